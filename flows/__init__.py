@@ -1,0 +1,1 @@
+"""One module per paper: what it claims, what its stages are, which nodes they bind and where it deviates."""

@@ -1,0 +1,1 @@
+"""Reusable nodes and methods, one folder per domain; nothing here knows an orchestrator or a tracker."""

@@ -1,0 +1,64 @@
+"""Independent repetitions in a pool of processes, each with one BLAS/OpenMP thread, so that results do not depend on the pool's size."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+from typing import Any, TypeVar
+
+A = TypeVar("A")
+R = TypeVar("R")
+
+
+def workers_allowed() -> int:
+    """How many processes a stage may use: `PAPERS_THREADS`, else the CPUs of this process."""
+    asked = os.environ.get("PAPERS_THREADS", "")
+    if asked and not (asked.isdigit() and int(asked) >= 1):
+        raise ValueError(f"PAPERS_THREADS must be a positive whole number, got {asked!r}")
+    return int(asked) if asked else len(os.sched_getaffinity(0))
+
+
+def map_parallel(work: Callable[[A], R], items: Iterable[A], *, workers: int | None = None) -> Iterator[R]:
+    """Yield `work(item)` in the order of `items`.
+
+    Args:
+        work: a module-level function (it is sent to other processes); all randomness comes from `item`.
+        items: the work, for example seeds.
+        workers: processes; default `workers_allowed()`. With 1, everything happens in this process, with the same results.
+
+    Raises:
+        whatever `work` raises, for the first item that fails.
+    """
+    todo = list(items)
+    count = min(workers or workers_allowed(), max(len(todo), 1))
+    if count == 1:
+        for item in todo:
+            yield _single_threaded(work, item)
+        return
+    with ProcessPoolExecutor(count, mp_context=get_context("forkserver")) as pool:
+        futures = [pool.submit(_single_threaded, work, item) for item in todo]
+        try:
+            for future in futures:
+                yield future.result()
+        finally:
+            for future in futures:
+                future.cancel()
+
+
+def _single_threaded(work: Callable[[Any], R], item: Any) -> R:
+    import sys
+
+    from threadpoolctl import threadpool_limits
+
+    with threadpool_limits(1):
+        torch = sys.modules.get("torch")
+        if torch is None:
+            return work(item)
+        before = torch.get_num_threads()
+        torch.set_num_threads(1)
+        try:
+            return work(item)
+        finally:
+            torch.set_num_threads(before)
