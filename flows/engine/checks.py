@@ -186,22 +186,22 @@ class _KOf(Check):
 
 
 def at_most(metric: str, limit: str | float, *, factor: float = 1.0, slack: float = 0.0) -> Check:
-    """metric <= factor * limit + slack, with the metric's whole interval; `limit` is a number or another metric."""
+    """Metric <= factor * limit + slack, with the metric's whole interval; `limit` is a number or another metric."""
     return _Compare(metric, limit, +1, factor, slack)
 
 
 def at_least(metric: str, limit: str | float, *, factor: float = 1.0, slack: float = 0.0) -> Check:
-    """metric >= factor * limit - slack, with the metric's whole interval; `limit` is a number or another metric."""
+    """Metric >= factor * limit - slack, with the metric's whole interval; `limit` is a number or another metric."""
     return _Compare(metric, limit, -1, factor, -slack)
 
 
 def better_than(metric: str, other: str, *, higher: bool = False) -> Check:
-    """metric < other (or > with `higher`): from the paired difference, the metric `<metric>-<other>`, when a node reports it, else from both intervals."""
+    """Metric < other (or > with `higher`): from the paired difference, the metric `<metric>-<other>`, when a node reports it, else from both intervals."""
     return _Better(metric, other, -1 if higher else +1)
 
 
 def between(metric: str, lo: float, hi: float) -> Check:
-    """lo <= metric <= hi, with the metric's whole interval."""
+    """Lo <= metric <= hi, with the metric's whole interval."""
     return at_least(metric, lo) & at_most(metric, hi)
 
 

@@ -139,7 +139,7 @@ class Claim:
 
     def scale_in(self, profile: str) -> Scale:
         """The scale label of a verdict reached in a profile."""
-        return {"cpu": self.scale, "gpu": self.gpu_scale, "smoke": "toy"}[profile]  # type: ignore[return-value]
+        return "toy" if profile == "smoke" else self.gpu_scale if profile == "gpu" else self.scale
 
 
 @dataclass(frozen=True)
@@ -233,7 +233,7 @@ def _validate_stage(paper: Paper, stage: Stage, known: list[str]) -> None:
         if need not in known:
             raise DeclarationError.of(where, "unknown need", need, known)
     budgets = stage.budget_min.values() if isinstance(stage.budget_min, Mapping) else [stage.budget_min]
-    if not all(0 < b for b in budgets):
+    if not all(b > 0 for b in budgets):
         raise DeclarationError.of(where, "budget must be more than 0 minutes, got", stage.budget_min)
     for profile in (*stage.profiles, *(stage.budget_min if isinstance(stage.budget_min, Mapping) else ())):
         if profile not in PROFILES:
@@ -274,7 +274,9 @@ def _validate_claims(paper: Paper) -> None:
             if metric not in declared and not metric.endswith(SUFFIXES):
                 raise DeclarationError.of(where, "unknown metric", metric, declared, hint="declare it in the stage's `metrics`")
         if claim.control and claim.control.against(claim.check) == claim.check:
-            raise DeclarationError.of(where, "the control asks the claim's own check", claim.control.name, hint="swap an arm that occurs in it")
+            raise DeclarationError.of(
+                where, "the control asks the claim's own check", claim.control.name, hint="swap an arm that occurs in it"
+            )
 
 
 def check_node(where: str, node: str) -> None:

@@ -17,9 +17,10 @@ def figure(width: float = 7.0, height: float = 4.0, rows: int = 1, columns: int 
 
     matplotlib.use("Agg", force=False)
     import matplotlib.pyplot as plt
+    from cycler import cycler
 
-    style: dict[str, Any] = {
-        "axes.prop_cycle": plt.cycler(color=COLOURS),
+    style: Any = {
+        "axes.prop_cycle": cycler(color=COLOURS),
         "axes.spines.top": False,
         "axes.spines.right": False,
         "axes.grid": True,

@@ -1,0 +1,1 @@
+"""Real tables: loading, encoding, splitting."""
