@@ -22,7 +22,7 @@ def papers() -> dict[str, Paper]:
     found: dict[str, Paper] = {}
     for path in sorted(Path(__file__).parents[1].glob("*.py")):
         if path.stem not in NOT_PAPERS:
-            found[path.stem] = _paper(path.stem)
+            found[path.stem] = load(path.stem)
     return found
 
 
@@ -53,11 +53,19 @@ def forget() -> None:
         del sys.modules[name]
 
 
-def _paper(slug: str) -> Paper:
+def load(slug: str) -> Paper:
+    """Import one paper's module without the others.
+
+    Raises:
+        DeclarationError: if it declares no paper, or one of another name.
+        ModuleNotFoundError: if there is no such module.
+    """
     module = importlib.import_module(f"flows.{slug}")
     declared = getattr(module, "paper", None)
     if not isinstance(declared, Paper):
         raise DeclarationError.of(f"flows/{slug}.py", "declares no paper, `paper` is", declared, hint="write paper = Paper(...)")
     if declared.slug != slug:
-        raise DeclarationError.of(f"flows/{slug}.py", "declares a paper called", declared.slug, hint=f"call it {slug!r}, or rename the file")
+        raise DeclarationError.of(
+            f"flows/{slug}.py", "declares a paper called", declared.slug, hint=f"call it {slug!r}, or rename the file"
+        )
     return declared
