@@ -261,7 +261,10 @@ def paper_stage(paper: Paper, need: str) -> str:
 
 
 def _validate_claims(paper: Paper) -> None:
-    declared = sorted(name for stage in paper.stages for name in stage.metric_names())
+    # Variants of a fanned-out stage report the same names, so that no claim can mean one of them.
+    declared = sorted(name for stage in paper.stages if not stage.over for name in stage.metric_names())
+    for name in {n for n in declared if declared.count(n) > 1}:
+        raise DeclarationError.of(paper.slug, "two stages declare the metric", name, hint="call one otherwise")
     ids = [claim.id for claim in paper.claims]
     for claim in paper.claims:
         where = f"{paper.slug}, claim {claim.id!r}"

@@ -45,7 +45,7 @@ def closure(root: Path, module: str) -> tuple[str, ...]:
 
 
 def third_party(root: Path, module: str) -> tuple[str, ...]:
-    """Names (as in `environment.yaml`) of the locked packages that the closure of a module imports, and of the numerical ones under them."""
+    """Names, as in `environment.yaml`, of the packages that the closure of a module imports, and of the numerical ones under them."""
     graph = import_graph(root)
     first = {module} | {m for m in graph.find_upstream_modules(module) if m.split(".")[0] in FIRST_PARTY}
     imported = {name.split(".")[0] for m in first for name in graph.find_modules_directly_imported_by(m)} - set(FIRST_PARTY)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -20,7 +19,6 @@ CONFIG = {
     "gpu": "[core]\n    analytics = false\n    check_update = false\n    autostage = false\n[cache]\n    dir = ../../.dvc/cache\n",
     "smoke": "[core]\n    analytics = false\n    check_update = false\n    no_scm = true\n[cache]\n    dir = ../../.dvc/cache\n",
 }
-EMPTY_RESULTS = {"profile": "", "slug": "", "stages": {}}
 
 
 def sync(project: Project) -> list[Path]:
@@ -132,7 +130,15 @@ def _root_config(project: Project) -> str:
     return path.read_text(encoding="utf-8") if path.is_file() else CONFIG["cpu"]
 
 
+class _Plain(yaml.SafeDumper):
+    """YAML without anchors, which nobody likes to read in a diff."""
+
+    def ignore_aliases(self, data: Any) -> bool:
+        """Write equal things out in full."""
+        return True
+
+
 def _dump(value: Any) -> str:
     stream = io.StringIO()
-    yaml.dump(value, stream, sort_keys=False, allow_unicode=True, width=1000, default_flow_style=False)
+    yaml.dump(value, stream, Dumper=_Plain, sort_keys=False, allow_unicode=True, width=1000, default_flow_style=False)
     return stream.getvalue()
