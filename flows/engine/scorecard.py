@@ -1,4 +1,4 @@
-"""The scorecard stage: judge every paper and write `report/scorecard.json`, `report/index.html`, and the generated parts of README and docs.
+"""The scorecard stage: judge every paper; write `report/scorecard.json`, the page, and the generated parts of README and docs.
 
 `python -m flows.engine.scorecard <profile>`.
 """
@@ -31,7 +31,7 @@ def write(project: Project) -> dict[str, Any]:
 
 
 def stage_rows(project: Project, paper: Paper) -> list[dict[str, Any]]:
-    """How long each stage took and how it came about: by the run's own record where that belongs to `dvc.lock`, else as the last scorecard had it."""
+    """How long each stage took: by its run's own record where that belongs to `dvc.lock`, else as the last scorecard had it."""
     path = project.home / "dvc.lock"
     locked = (read_yaml(path) or {}).get("stages", {}) if path.is_file() else {}
     before = {row["name"]: row for p in _last(project) if p["slug"] == paper.slug for row in p.get("stages", [])}

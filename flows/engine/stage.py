@@ -173,7 +173,7 @@ def params_type(node: str) -> type[Params]:
     """
     function = load_node(node)
     module = sys.modules[function.__module__]
-    first = next(iter(typing.cast(dict[str, Any], function.__annotations__).values()), None)
+    first = next(iter(function.__annotations__.values()), None)
     model = getattr(module, first, None) if isinstance(first, str) else first
     if not (isinstance(model, type) and issubclass(model, Params)):
         raise StageError(f"{node}: its first argument must be annotated with a Params model, got {first!r}")

@@ -39,9 +39,7 @@ def sync(project: Project) -> list[Path]:
         if not path.exists():
             path.parent.mkdir(parents=True, exist_ok=True)
             slug = path.stem
-            path.write_text(
-                json.dumps({**EMPTY_RESULTS, "profile": project.profile, "slug": slug}, indent=1, sort_keys=True) + "\n", encoding="utf-8"
-            )
+            write_json(path, {"profile": project.profile, "slug": slug, "stages": {}})
             written.append(path)
     return written
 

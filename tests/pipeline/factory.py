@@ -139,6 +139,33 @@ def __getattr__(name: str) -> Any:
     raise AttributeError(name)
 '''
 
+NO_SHARED = '''
+"""None."""
+
+from flows.engine.declare import Stage
+
+stages: list[Stage] = []
+'''
+
+ARITHMETIC = '''
+"""Arithmetic."""
+
+
+def double(x: float) -> float:
+    """Twice x."""
+    return 2 * x
+'''
+
+PAGE = """
+# {slug}
+
+<!-- scorecard:begin -->
+<!-- scorecard:end -->
+
+<!-- figures:begin -->
+<!-- figures:end -->
+"""
+
 SHARED = '''
 """Shared toy stage."""
 
@@ -196,10 +223,7 @@ def add_paper(folder: Path, slug: str, *, shared: bool = False) -> None:
         extra_stages='Stage("warmstart", shared="base"),' if shared else "",
     )
     write(folder / f"flows/{slug}.py", text)
-    write(
-        folder / f"docs/papers/{slug}.md",
-        f"# {slug}\n\n<!-- scorecard:begin -->\n<!-- scorecard:end -->\n\n<!-- figures:begin -->\n<!-- figures:end -->\n",
-    )
+    write(folder / f"docs/papers/{slug}.md", PAGE.format(slug=slug))
 
 
 def write(path: Path, text: str) -> None:
