@@ -136,7 +136,7 @@ class _Writer:
         """One paper's new stages under one parent; the parent is finished last."""
         place = tracking.experiment(self._client, self._project, paper)
         tags = {**self._common, "paper": paper, "scale": snapshot.scale(self._project, paper)}
-        parent = self._known.open_parents.get(paper) or self._new_parent(place, paper, tags)
+        parent = self._known.open_parents.get(paper) or self._new_parent(place, paper, shots, tags)
         for shot in shots:
             self.logged[shot.name] = self._stage(place, parent, shot, tags)
         rows = claims_table.claims(self._project, paper)
@@ -153,10 +153,10 @@ class _Writer:
         tracking.log(self._client, parent, metrics=points, tags=finishing)
         self._client.set_terminated(parent, FINISHED, end_time=max([at, *(_ms(s.ended_at) for s in shots)]))
 
-    def _new_parent(self, place: str, paper: str, tags: Mapping[str, str]) -> str:
-        now = time.time()
-        name = f"{paper} {self._project.profile} {time.strftime('%Y-%m-%d %H:%M', time.localtime(now))}"
-        run = self._client.create_run(place, start_time=_ms(now), tags={**tags, KIND: EXECUTION}, run_name=name)
+    def _new_parent(self, place: str, paper: str, shots: list[Snapshot], tags: Mapping[str, str]) -> str:
+        began = min(shot.started_at for shot in shots)
+        name = f"{paper} {self._project.profile} {time.strftime('%Y-%m-%d %H:%M', time.localtime(began))}"
+        run = self._client.create_run(place, start_time=_ms(began), tags={**tags, KIND: EXECUTION}, run_name=name)
         return str(run.info.run_id)
 
     def _stage(self, place: str, parent: str, shot: Snapshot, tags: Mapping[str, str]) -> str:

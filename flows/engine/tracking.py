@@ -192,7 +192,9 @@ def flow_run_id() -> str:
 
 
 def _quiet() -> None:
+    """Settings that MLflow reads from the environment: no telemetry, and no connection kept to a file that may be replaced."""
     os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
+    os.environ.setdefault("MLFLOW_SQLALCHEMYSTORE_POOLCLASS", "NullPool")
     for name in ("alembic", "mlflow.store.db.utils"):
         logging.getLogger(name).setLevel(logging.WARNING)
 
@@ -204,7 +206,7 @@ def _create(project: Project) -> None:
     for leftover in temporary.parent.glob(f"{temporary.name}*"):
         leftover.unlink()
     _quiet()
-    store = SqlAlchemyStore(f"sqlite:///{temporary}", artifacts(project).as_uri())
+    store = SqlAlchemyStore(f"sqlite:///{temporary}", artifacts(project).as_uri())  # type: ignore[no-untyped-call]
     store.engine.dispose()
     temporary.replace(project.database)
 
