@@ -35,6 +35,17 @@ def fresh(tmp_path: Path) -> Path:
     return factory.make_project(tmp_path / "fresh")
 
 
+@pytest.fixture(scope="session")
+def migrated(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An empty MLflow database, made once: a new one costs seconds."""
+    from flows.engine import tracking
+    from flows.engine.project import Project
+
+    project = Project(tmp_path_factory.mktemp("migrated"))
+    tracking.initialise(project)
+    return project.database
+
+
 def copy(source: Path, target: Path) -> Path:
     """Copy a checkout, locks and caches included."""
     shutil.copytree(source, target, symlinks=True, ignore=shutil.ignore_patterns("__pycache__"))

@@ -1,0 +1,367 @@
+"""MLflow mirrors what DVC holds: once, completely, whatever is killed, moved or deleted on the way."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import factory
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from flows.engine import mirror, snapshot, track, tracking
+from flows.engine.project import Project, results
+from flows.engine.tracking import EXECUTION, KIND, PARENT, STAGE, Point
+from tasks.common.formats import read_json, write_json
+from tests.pipeline.workspace import Workspace, declare
+
+
+@pytest.fixture
+def work(tmp_path, migrated, monkeypatch) -> Workspace:
+    """A workspace with one paper of two stages, and an empty database."""
+    made = Workspace(tmp_path / "work", database=migrated)
+    history = [(step, "loss", 1.0 / (step + 1)) for step in range(0, 50, 5)]
+    made.put("alpha", "prepare", metrics={"rows": 4})
+    made.put("alpha", "train", metrics={"ours": 3.5, "none": None}, needs=["alpha/prepare"], history=history, figures=["line"],
+             params={"lr": 0.1, "net": {"width": 8, "layers": [1, 2]}}, timings={"steps_per_s": 4.0})  # fmt: skip
+    write_json(made.root / results("alpha"), {"stages": {"alpha-train": {"ours": 3.5}}})
+    declare(monkeypatch, made)
+    return made
+
+
+def runs(project: Project, kind: str = STAGE, where: str = "") -> list:
+    client = tracking.connect(project)
+    places = [e.experiment_id for e in tracking.experiments(client).values()]
+    return tracking.runs(client, places, f"tags.`{KIND}` = '{kind}'" + (f" AND {where}" if where else ""))
+
+
+def stage_run(project: Project, name: str):
+    (run,) = runs(project, where=f"tags.`dvc.stage` = '{name}'")
+    return run
+
+
+def test_a_stage_is_shown_with_all_that_dvc_holds_of_it(work):
+    mirror.mirror(work.project, flow_run_id="flow-1")
+    run = stage_run(work.project, "alpha-train")
+    assert run.data.params == {"lr": "0.1", "net.width": "8", "net.layers": "[1, 2]", "package.numpy": "2.4.6"}
+    assert run.data.metrics == {"ours": 3.5, "loss": 1 / 46, "timing.seconds": 2.5, "timing.steps_per_s": 4.0}
+    (execution,) = runs(work.project, EXECUTION)
+    _, deps, outs = snapshot.key_of("alpha-train", work.entries["alpha-train"])
+    expected = {"dvc.stage": "alpha-train", "dvc.deps_md5": deps, "dvc.outs_md5": outs, "profile": "cpu", "scale": "toy", "seed": "7",
+                "outcome": "executed", "paper": "alpha", "prefect.flow_run_id": "flow-1", PARENT: execution.info.run_id}  # fmt: skip
+    assert expected.items() <= run.data.tags.items()
+    assert len(run.data.tags["dvc.cmd_md5"]) == 32
+    assert (run.info.status, run.info.start_time, run.info.end_time) == ("FINISHED", 1_700_000_000_000, 1_700_000_002_500)
+    (given,) = run.inputs.dataset_inputs
+    assert (given.dataset.name, given.dataset.digest) == ("alpha/prepare", work.entries["alpha-train"]["deps"][0]["md5"])
+
+
+def test_curves_keep_their_steps_and_figures_are_artifacts(work):
+    mirror.mirror(work.project)
+    client = tracking.connect(work.project)
+    run = stage_run(work.project, "alpha-train")
+    curve = client.get_metric_history(run.info.run_id, "loss")
+    assert [(m.step, m.value) for m in curve] == [(s, 1.0 / (s + 1)) for s in range(0, 50, 5)]
+    assert [a.path for a in client.list_artifacts(run.info.run_id, "figures")] == ["figures/line.png"]
+    assert list(tracking.artifacts(work.project).rglob("line.png"))
+
+
+def test_the_execution_shows_the_claims(work):
+    mirror.mirror(work.project)
+    (execution,) = runs(work.project, EXECUTION)
+    client = tracking.connect(work.project)
+    assert execution.data.metrics == {"claim.large": 3.5, "claims.verified": 1.0, "claims.not_reproduced": 0.0, "claims.inconclusive": 0.0}
+    (claim,) = read_json(Path(client.download_artifacts(execution.info.run_id, "claims.json")))["claims"]
+    assert (claim["id"], claim["verdict"], claim["scale"]) == ("large", "verified", "toy")
+    assert "<td>verified</td>" in Path(client.download_artifacts(execution.info.run_id, "claims.html")).read_text()
+    assert "It is large \\| very." in execution.data.tags["mlflow.note.content"]
+
+
+def test_trap_9_a_second_pass_logs_nothing(work):
+    first = mirror.mirror(work.project)
+    before = [(r.info.run_id, r.info.status, r.info.end_time) for kind in (STAGE, EXECUTION) for r in runs(work.project, kind)]
+    second = mirror.mirror(work.project)
+    assert set(first.logged) == {"alpha-prepare", "alpha-train"}
+    assert (second.logged, second.stages) == ({}, first.stages)
+    assert [(r.info.run_id, r.info.status, r.info.end_time) for kind in (STAGE, EXECUTION) for r in runs(work.project, kind)] == before
+
+
+def test_only_what_changed_gets_a_new_run_under_a_new_execution(work):
+    work.put("beta", "train")
+    mirror.mirror(work.project)
+    work.put("alpha", "train", metrics={"ours": 4.5}, needs=["alpha/prepare"])
+    done = mirror.mirror(work.project)
+    assert set(done.logged) == {"alpha-train"}
+    assert sorted(r.data.tags["paper"] for r in runs(work.project, EXECUTION)) == ["alpha", "alpha", "beta"]
+    assert [r.data.metrics["ours"] for r in runs(work.project, where="tags.`dvc.stage` = 'alpha-train'")] == [3.5, 4.5]
+
+
+def test_what_was_seen_before_is_not_logged_again_when_it_comes_back(work):
+    mirror.mirror(work.project)
+    work.put("alpha", "prepare", metrics={"rows": 5})
+    mirror.mirror(work.project)
+    work.put("alpha", "prepare", metrics={"rows": 4}, executed=False)
+    assert mirror.mirror(work.project).logged == {}
+    assert len(runs(work.project, where="tags.`dvc.stage` = 'alpha-prepare'")) == 2
+
+
+def test_trap_8_a_restored_stage_has_one_run_without_timings(work):
+    work.put("alpha", "train", metrics={"ours": 3.5}, executed=False)
+    write_json(work.root / "data/alpha/train.timings.json", {"seconds": 99.0})
+    mirror.mirror(work.project)
+    run = stage_run(work.project, "alpha-train")
+    assert run.data.metrics == {"ours": 3.5}
+    assert run.data.tags["outcome"] == "restored"
+    assert "seed" not in run.data.tags
+
+
+def test_the_record_of_another_execution_does_not_count(work):
+    out = work.put("alpha", "train", metrics={"ours": 3.5}, params={"lr": 0.1})
+    record = read_json(out.with_name("train.run.json"))
+    write_json(out.with_name("train.run.json"), {**record, "params": {"alpha.cpu.train": {"lr": 0.2}}})
+    mirror.mirror(work.project)
+    assert stage_run(work.project, "alpha-train").data.tags["outcome"] == "restored"
+
+
+def test_trap_19_what_is_not_finite_is_left_out_and_the_rest_is_logged(work):
+    work.put("alpha", "train", metrics={"ours": None, "other": 2.0}, history=[(0, "loss", 1.0), (1, "loss", float("nan"))])
+    write_json(work.root / results("alpha"), {"stages": {"alpha-train": {"ours": None}}})
+    mirror.mirror(work.project)
+    run = stage_run(work.project, "alpha-train")
+    assert {k: v for k, v in run.data.metrics.items() if not k.startswith("timing.")} == {"other": 2.0, "loss": 1.0}
+    (execution,) = runs(work.project, EXECUTION)
+    assert execution.data.metrics["claims.inconclusive"] == 1.0
+
+
+DEATHS = {
+    "create_run": (1, 2),
+    "log_batch": (1, 3),
+    "log_inputs": (2,),
+    "log_artifact": (1, 2),
+    "log_dict": (1,),
+    "set_terminated": (1, 3, 6),
+}
+
+
+@pytest.mark.parametrize(("call", "nth"), [(call, nth) for call, times in DEATHS.items() for nth in times])
+def test_a_pass_that_is_killed_anywhere_leaves_nothing_that_counts_twice(work, monkeypatch, call, nth):
+    from mlflow import MlflowClient
+
+    work.put("alpha", "evaluate", needs=["alpha/train"], figures=["a"])
+    work.put("beta", "train", needs=["alpha/train"])
+    real, seen = getattr(MlflowClient, call), []
+
+    def dying(self, *args, **options):
+        seen.append(call)
+        if len(seen) == nth:
+            raise KeyboardInterrupt
+        return real(self, *args, **options)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(MlflowClient, call, dying)
+        with pytest.raises(KeyboardInterrupt):
+            mirror.mirror(work.project)
+    mirror.mirror(work.project)
+    found = runs(work.project)
+    assert sorted(r.data.tags["dvc.stage"] for r in found) == ["alpha-evaluate", "alpha-prepare", "alpha-train", "beta-train"]
+    executions = {r.info.run_id: r for r in runs(work.project, EXECUTION)}
+    assert {r.info.status for r in [*found, *executions.values()]} == {"FINISHED"}
+    assert {r.data.tags[PARENT] for r in found} == set(executions)
+    assert sorted(r.data.tags["paper"] for r in executions.values()) == ["alpha", "beta"]
+    assert stage_run(work.project, "alpha-train").data.metrics["ours"] == 3.5
+    assert mirror.mirror(work.project).logged == {}
+
+
+def test_a_deleted_run_is_logged_again(work):
+    mirror.mirror(work.project)
+    tracking.connect(work.project).delete_run(stage_run(work.project, "alpha-train").info.run_id)
+    assert set(mirror.mirror(work.project).logged) == {"alpha-train"}
+    assert stage_run(work.project, "alpha-train").data.metrics["ours"] == 3.5
+
+
+def test_a_deleted_experiment_is_taken_back_from_the_bin(work):
+    mirror.mirror(work.project)
+    client = tracking.connect(work.project)
+    client.delete_experiment(tracking.experiments(client)["alpha"].experiment_id)
+    work.put("alpha", "prepare", metrics={"rows": 9})
+    mirror.mirror(work.project)
+    assert "alpha" in tracking.experiments(client)
+    assert {r.data.metrics["rows"] for r in runs(work.project, where="tags.`dvc.stage` = 'alpha-prepare'")} >= {9.0}
+
+
+def test_a_stage_that_is_not_here_is_skipped(work):
+    shutil.rmtree(work.root / "data/alpha/train")
+    assert set(mirror.mirror(work.project).stages) == {"alpha-prepare"}
+
+
+def test_a_folder_that_dvc_has_not_recorded_is_skipped_until_it_is(work):
+    metrics = work.root / "data/alpha/train/metrics.json"
+    work.listing("data/alpha/train", {"metrics.json": "0" * 32})
+    assert set(mirror.mirror(work.project).stages) == {"alpha-prepare"}
+    work.listing("data/alpha/train", {"metrics.json": snapshot.md5(metrics)})
+    assert set(mirror.mirror(work.project).logged) == {"alpha-train"}
+
+
+def test_profiles_share_a_database_and_are_told_apart(work, monkeypatch):
+    smoke = Workspace(work.root, "smoke")
+    smoke.values = work.values
+    smoke.put("alpha", "train", metrics={"ours": 0.5})
+    declare(monkeypatch, work, smoke)
+    mirror.mirror(work.project)
+    assert set(mirror.mirror(smoke.project).logged) == {"alpha-train"}
+    assert mirror.mirror(work.project).logged == {}
+    (run,) = runs(work.project, where="tags.profile = 'smoke'")
+    assert (run.data.metrics["ours"], run.data.tags["scale"]) == (0.5, "toy")
+    assert "lr" not in run.data.params
+
+
+def test_git_tags_tell_a_clean_checkout_from_one_with_edits(work):
+    git = ["git", "-c", "user.name=t", "-c", "user.email=t@example.org"]
+    assert snapshot.git_state(work.root) == {"git.commit": "none", "git.dirty": "unknown"}
+    for words in (["init", "-q"], ["add", "params.yaml"], ["commit", "-q", "-m", "x"]):
+        subprocess.run([*git, *words], cwd=work.root, check=True)
+    (work.root / "dvc.lock").write_text("schema: '2.0'\n")
+    state = snapshot.git_state(work.root)
+    assert len(state["git.commit"]) == 40
+    assert state["git.dirty"] == "true"  # environment.yaml is not committed yet
+    subprocess.run([*git, "add", "environment.yaml"], cwd=work.root, check=True)
+    subprocess.run([*git, "commit", "-q", "-m", "y"], cwd=work.root, check=True)
+    assert snapshot.git_state(work.root)["git.dirty"] == "false"  # dvc.lock is a record, not a source
+    (work.root / "params.yaml").write_text("alpha: {}\n")
+    assert snapshot.git_state(work.root)["git.dirty"] == "true"
+
+
+def test_a_final_metric_named_like_a_curve_is_what_the_run_shows(work):
+    work.put("alpha", "train", metrics={"loss": 7.0}, history=[(0, "loss", 3.0), (10, "loss", 2.0)])
+    mirror.mirror(work.project)
+    assert stage_run(work.project, "alpha-train").data.metrics["loss"] == 7.0
+
+
+def test_odd_names_long_values_and_many_of_them_go_in(work):
+    params = {f"p{i}": i for i in range(230)} | {"long": "x" * 9000}
+    metrics = {f"m{i}@[k=1]/../x": float(i) for i in range(1100)}
+    work.put("alpha", "train", params=params, metrics=metrics)
+    mirror.mirror(work.project)
+    run = stage_run(work.project, "alpha-train")
+    assert run.data.metrics["m1099__k_1_/x"] == 1099.0
+    assert run.data.params["p229"] == "229"
+    assert len(run.data.params["long"]) == 6000
+
+
+def test_long_histories_are_thinned_and_end_where_they_end(work):
+    work.put("alpha", "train", history=[(s, "loss", float(s)) for s in range(25_001)])
+    mirror.mirror(work.project)
+    curve = tracking.connect(work.project).get_metric_history(stage_run(work.project, "alpha-train").info.run_id, "loss")
+    assert len(curve) <= mirror.POINTS_PER_CURVE + 1
+    assert {m.step == m.value for m in curve} == {True}
+    assert (min(m.step for m in curve), max(m.step for m in curve)) == (0, 25_000)
+
+
+def test_trap_10_four_processes_on_a_cold_database_all_succeed(tmp_path):
+    (tmp_path / "flows").mkdir()
+    code = (
+        "import sys; from pathlib import Path; from flows.engine import tracking; from flows.engine.project import Project\n"
+        "project = Project(Path(sys.argv[1])); client = tracking.connect(project)\n"
+        "client.create_run(tracking.experiment(client, project, 'alpha'))"
+    )
+    command = [sys.executable, "-c", code, str(tmp_path)]
+    started = [
+        subprocess.Popen(command, cwd=factory.ROOT, env=factory.environment(factory.ROOT), stderr=subprocess.PIPE, text=True)
+        for _ in range(4)
+    ]
+    errors = [process.communicate(timeout=300)[1] for process in started]
+    assert [process.returncode for process in started] == [0, 0, 0, 0], errors
+    client = tracking.connect(Project(tmp_path))
+    assert len(tracking.runs(client, [tracking.experiments(client)["alpha"].experiment_id])) == 4
+
+
+def test_trap_11_nothing_is_made_where_the_caller_stands(work, tmp_path, monkeypatch):
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    work.project.database.unlink()
+    monkeypatch.chdir(elsewhere)
+    mirror.mirror(work.project)
+    assert list(elsewhere.iterdir()) == []
+    assert {p.name for p in work.root.iterdir()} == {"flows", "params.yaml", "environment.yaml", "dvc.lock", "data", "report", "tracking"}
+    assert tracking.uri(work.project).startswith("sqlite:////")
+
+
+def test_trap_24_a_moved_checkout_takes_its_artifacts_along(work, tmp_path, monkeypatch):
+    mirror.mirror(work.project)
+    work.root.rename(tmp_path / "moved")
+    moved = Workspace(tmp_path / "moved")
+    moved.steps, moved.values, moved.entries = work.steps, work.values, work.entries
+    declare(monkeypatch, moved)
+    assert mirror.mirror(moved.project).logged == {}
+    moved.put("alpha", "prepare", metrics={"rows": 5}, figures=["new"])
+    mirror.mirror(moved.project)
+    (execution, _) = runs(moved.project, EXECUTION)
+    assert Path(tracking.connect(moved.project).download_artifacts(execution.info.run_id, "claims.json")).is_file()
+    assert not work.root.exists()
+
+
+def test_trap_24_everything_is_rebuilt_from_dvcs_outputs_alone(work):
+    track.track(work.project)
+    shown = (work.root / "tracking/mirror.json").read_bytes()
+    before = {r.data.tags["dvc.stage"]: (r.data.params, r.data.metrics, r.data.tags["dvc.outs_md5"]) for r in runs(work.project)}
+    ids = {r.info.run_id for r in runs(work.project)}
+    track.track(work.project, rebuild=True)
+    assert {r.data.tags["dvc.stage"]: (r.data.params, r.data.metrics, r.data.tags["dvc.outs_md5"]) for r in runs(work.project)} == before
+    assert not ids & {r.info.run_id for r in runs(work.project)}
+    assert not [p for p in tracking.artifacts(work.project).rglob("*") if p.name in ids]
+    assert (work.root / "tracking/mirror.json").read_bytes() == shown
+
+
+def test_what_the_stage_writes_says_what_is_shown_and_nothing_else(work):
+    track.track(work.project)
+    _, deps, outs = snapshot.key_of("alpha-prepare", work.entries["alpha-prepare"])
+    stored = json.loads((work.root / "tracking/mirror.json").read_text())
+    assert stored["profile"] == "cpu"
+    assert stored["stages"]["alpha-prepare"] == {"deps": deps, "outs": outs}
+    assert set(stored["stages"]) == {"alpha-prepare", "alpha-train"}
+
+
+def test_a_broken_database_fails_the_track_stage_with_what_to_do(work, monkeypatch, capsys):
+    work.project.database.write_bytes(b"this is no database" * 100)
+    monkeypatch.chdir(work.root)
+    assert track.main(["cpu"]) == 1
+    message = capsys.readouterr().err
+    assert "mlflow.db cannot be used" in message
+    assert "All results are unaffected" in message
+    assert not (work.root / "tracking/mirror.json").exists()
+    assert track.main(["cpu", "--rebuild"]) == 0
+    assert len(runs(work.project)) == 2
+
+
+def test_only_some_papers_can_be_mirrored(work):
+    work.put("beta", "train")
+    assert set(mirror.mirror(work.project, ["beta"]).logged) == {"beta-train"}
+
+
+@given(st.text(max_size=400))
+def test_mlflow_takes_every_name_that_we_give_it(name):
+    from mlflow.utils.validation import _validate_metric_name, _validate_param_name, _validate_tag_name
+
+    for check in (_validate_metric_name, _validate_param_name, _validate_tag_name):
+        check(tracking.key(name))
+
+
+def test_plain_names_stay_as_they_are():
+    assert tracking.key("ui.coverage-naive.coverage: 1/2 a_b") == "ui.coverage-naive.coverage: 1/2 a_b"
+
+
+@given(st.lists(st.sampled_from("abc"), max_size=200), st.integers(1, 20))
+def test_thinning_keeps_order_ends_and_every_name(names, most):
+    points = [Point(name, float(i), i, i) for i, name in enumerate(names)]
+    kept = tracking.thin(points, most)
+    assert [p.step for p in kept] == sorted(p.step for p in kept)
+    for name in set(names):
+        own = [p for p in points if p.name == name]
+        left = [p for p in kept if p.name == name]
+        assert len(left) <= most + 1
+        assert (left[0], left[-1]) == (own[0], own[-1])
+        assert len(own) > most or left == own
