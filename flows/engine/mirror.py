@@ -160,8 +160,9 @@ class _Writer:
         return str(run.info.run_id)
 
     def _stage(self, place: str, parent: str, shot: Snapshot, tags: Mapping[str, str]) -> str:
-        """One stage's run: a new one, or the one that was streamed. What makes it count is written last."""
-        own = {**tags, KIND: STAGE, PARENT: parent, "dvc.stage": shot.name, "dvc.cmd_md5": shot.cmd_md5, "outcome": shot.outcome}
+        """One stage's run: a new one, or the one that was streamed. Its status, which makes it count, is written last."""
+        own = {**tags, KIND: STAGE, PARENT: parent, "dvc.stage": shot.name, "outcome": shot.outcome}
+        own |= {"dvc.deps_md5": shot.key[1], "dvc.outs_md5": shot.key[2], "dvc.cmd_md5": shot.cmd_md5}
         if shot.seed is not None:
             own["seed"] = str(shot.seed)
         streamed = self._known.streamed.get(shot.streamed_as)
@@ -177,8 +178,6 @@ class _Writer:
             self._client.log_inputs(run_id, datasets=[_dataset(i) for i in shot.inputs])
         for figure in shot.figures:
             self._client.log_artifact(run_id, str(figure), "figures")
-        digests = {"dvc.deps_md5": shot.key[1], "dvc.outs_md5": shot.key[2]}
-        tracking.log(self._client, run_id, tags=digests)
         self._client.set_terminated(run_id, FINISHED, end_time=_ms(shot.ended_at))
         return run_id
 

@@ -167,7 +167,8 @@ def _describe(project: Project, run: Run, experiment: str, step: Step | None, ch
     stage = tags.get("dvc.stage", "")
     entry = dvc.lock(project).get(stage) if stage else None
     key = (stage, tags.get("dvc.deps_md5", ""), tags.get("dvc.outs_md5", ""))
-    current = None if tags.get(KIND) == EXECUTION else bool(entry and step and snapshot.key_of(stage, entry) == key)
+    shows_lock = bool(run.info.status == "FINISHED" and entry and step and snapshot.key_of(stage, entry) == key)
+    current = None if tags.get(KIND) == EXECUTION else shows_lock
     folder = step.folder if step else next((str(out["path"]) for out in (entry or {}).get("outs", [])), "")
     return RunTrace(
         run_id=run.info.run_id,
@@ -226,7 +227,7 @@ def _run_lines(found: RunTrace) -> list[tuple[str, str]]:
 def _currency(found: RunTrace) -> str:
     if found.current:
         return "yes" if not found.stale else f"yes, but dvc.lock is behind the working tree: {'; '.join(found.stale)}"
-    if not found.tags.get("dvc.outs_md5"):
+    if found.status != "FINISHED":
         return "no, the run has no finished results"
     if found.lock_entry is None:
         return "no, dvc.lock has no such stage"

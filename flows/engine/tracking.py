@@ -16,7 +16,7 @@ import sqlite3
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, NamedTuple
 
 from flows.engine.project import Project
 
@@ -24,9 +24,7 @@ if TYPE_CHECKING:
     from mlflow import MlflowClient
     from mlflow.entities import Experiment, Run
 
-T = TypeVar("T")
-
-METRICS_PER_CALL, OTHERS_PER_CALL = 1000, 100
+METRICS_PER_CALL, OTHERS_PER_CALL = 800, 100  # MLflow takes 100 parameters, 100 tags, and 1000 things in all
 LONGEST_PARAM, LONGEST_TAG, LONGEST_KEY = 6000, 8000, 250
 _PAGE = 1000
 
@@ -146,18 +144,17 @@ def log(
     params: Mapping[str, str] | None = None,
     tags: Mapping[str, str] | None = None,
 ) -> None:
-    """Write in as few calls as MLflow takes; tags last, with the last call. Values that are not finite are left out."""
+    """Write in as few calls as MLflow takes. Values that are not finite are left out."""
     from mlflow.entities import Metric, Param, RunTag
 
     numbers = [Metric(key(m.name), m.value, m.at, m.step) for m in metrics if math.isfinite(m.value)]
     texts = [Param(key(name), value[:LONGEST_PARAM]) for name, value in (params or {}).items()]
     labels = [RunTag(key(name), value[:LONGEST_TAG]) for name, value in (tags or {}).items()]
-    for chunk in chunks(numbers, METRICS_PER_CALL):
-        client.log_batch(run_id, metrics=chunk)
-    for some in chunks(texts, OTHERS_PER_CALL):
-        client.log_batch(run_id, params=some)
-    for few in chunks(labels, OTHERS_PER_CALL):
-        client.log_batch(run_id, tags=few)
+    calls = max(math.ceil(len(numbers) / METRICS_PER_CALL), math.ceil(max(len(texts), len(labels)) / OTHERS_PER_CALL))
+    for call in range(calls):
+        few = slice(call * OTHERS_PER_CALL, (call + 1) * OTHERS_PER_CALL)
+        many = slice(call * METRICS_PER_CALL, (call + 1) * METRICS_PER_CALL)
+        client.log_batch(run_id, metrics=numbers[many], params=texts[few], tags=labels[few])
 
 
 def key(name: str) -> str:
@@ -165,12 +162,6 @@ def key(name: str) -> str:
     plain = re.sub(r"[^/\w.\- :]", "_", name)[:LONGEST_KEY]
     parts = [part for part in plain.split("/") if part not in ("", ".", "..")]
     return "/".join(parts) or "_"
-
-
-def chunks(items: Sequence[T], size: int) -> Iterator[list[T]]:
-    """Lists of at most `size` items."""
-    for start in range(0, len(items), size):
-        yield list(items[start : start + size])
 
 
 def thin(points: Iterable[Point], most: int) -> list[Point]:

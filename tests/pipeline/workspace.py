@@ -12,12 +12,13 @@ from typing import Any
 import pytest
 import yaml
 
-from flows.engine import plan, registry
+from flows.engine import plan, registry, tracking
 from flows.engine.checks import at_least
 from flows.engine.declare import Claim, Paper, Stage
 from flows.engine.plan import Step
-from flows.engine.project import Project
+from flows.engine.project import Project, results
 from flows.engine.record import RunRecord
+from flows.engine.tracking import KIND, STAGE
 from tasks.common.formats import write_json, write_parquet
 
 NODE = "tasks.common.statistics:summarise"
@@ -124,6 +125,31 @@ def declare(monkeypatch: pytest.MonkeyPatch, *workspaces: Workspace) -> None:
 
     monkeypatch.setattr(plan, "build", build)
     monkeypatch.setattr(registry, "papers", lambda: {"alpha": alpha})
+
+
+def alpha(root: Path, database: Path, monkeypatch: pytest.MonkeyPatch) -> Workspace:
+    """A workspace with one paper of two stages, and a copy of a database."""
+    made = Workspace(root, database=database)
+    history = [(step, "loss", 1.0 / (step + 1)) for step in range(0, 50, 5)]
+    made.put("alpha", "prepare", metrics={"rows": 4})
+    made.put("alpha", "train", metrics={"ours": 3.5, "none": None}, needs=["alpha/prepare"], history=history, figures=["line"],
+             params={"lr": 0.1, "net": {"width": 8, "layers": [1, 2]}}, timings={"steps_per_s": 4.0})  # fmt: skip
+    write_json(made.root / results("alpha"), {"stages": {"alpha-train": {"ours": 3.5}}})
+    declare(monkeypatch, made)
+    return made
+
+
+def runs(project: Project, kind: str = STAGE, where: str = "") -> list[Any]:
+    """Runs in MLflow, oldest first."""
+    client = tracking.connect(project)
+    places = [e.experiment_id for e in tracking.experiments(client).values()]
+    return tracking.runs(client, places, f"tags.`{KIND}` = '{kind}'" + (f" AND {where}" if where else ""))
+
+
+def stage_run(project: Project, name: str) -> Any:
+    """The one run of a stage."""
+    (run,) = runs(project, where=f"tags.`dvc.stage` = '{name}'")
+    return run
 
 
 def _write_history(path: Path, history: Sequence[tuple[int, str, float]]) -> None:
