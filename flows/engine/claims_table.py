@@ -23,6 +23,14 @@ def claims(project: Project, slug: str) -> list[dict[str, Any]]:
     return [judge.judge_claim(claim, evidence, project.profile) for claim in paper.claims]
 
 
+def about(slug: str) -> str:
+    """One line on a paper, or on what is shared, in Markdown."""
+    paper = registry.papers().get(slug)
+    if paper is None:
+        return "Stages that several papers share."
+    return f"{paper.title} ([arXiv:{paper.arxiv}](https://arxiv.org/abs/{paper.arxiv}))"
+
+
 def numbers(rows: list[dict[str, Any]]) -> dict[str, float]:
     """What is worth a curve over executions: how many claims have which verdict, and each claim's own number."""
     counts = Counter(row["verdict"] for row in rows)

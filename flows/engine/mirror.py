@@ -135,6 +135,7 @@ class _Writer:
     def execution(self, paper: str, shots: list[Snapshot]) -> None:
         """One paper's new stages under one parent; the parent is finished last."""
         place = tracking.experiment(self._client, self._project, paper)
+        self._client.set_experiment_tag(place, NOTE, claims_table.about(paper))
         tags = {**self._common, "paper": paper, "scale": snapshot.scale(self._project, paper)}
         parent = self._known.open_parents.get(paper) or self._new_parent(place, paper, shots, tags)
         for shot in shots:
@@ -163,6 +164,7 @@ class _Writer:
         """One stage's run: a new one, or the one that was streamed. Its status, which makes it count, is written last."""
         own = {**tags, KIND: STAGE, PARENT: parent, "dvc.stage": shot.name, "outcome": shot.outcome}
         own |= {"dvc.deps_md5": shot.key[1], "dvc.outs_md5": shot.key[2], "dvc.cmd_md5": shot.cmd_md5}
+        own |= {"mlflow.source.name": shot.node, "mlflow.source.type": "LOCAL", "mlflow.source.git.commit": tags["git.commit"]}
         if shot.seed is not None:
             own["seed"] = str(shot.seed)
         streamed = self._known.streamed.get(shot.streamed_as)

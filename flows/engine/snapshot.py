@@ -47,6 +47,7 @@ class Snapshot:
 
     name: str
     paper: str
+    node: str
     key: Key
     cmd_md5: str
     outcome: Outcome
@@ -107,6 +108,7 @@ def take(project: Project, step: Step, entry: Mapping[str, Any]) -> Snapshot:
     return Snapshot(
         name=step.name,
         paper=step.slug,
+        node=next((word for word in shlex.split(str(entry.get("cmd", ""))) if word.startswith("tasks.")), ""),
         key=key_of(step.name, entry),
         cmd_md5=hashlib.md5(str(entry.get("cmd")).encode(), usedforsecurity=False).hexdigest(),
         outcome="executed" if own else "restored",

@@ -96,7 +96,8 @@ def connect(project: Project) -> MlflowClient:
     except (MlflowException, sqlite3.Error, OSError) as error:
         raise TrackingError(
             f"{project.database} cannot be used ({' '.join(str(error).split())[:300]}); "
-            f"make it anew from DVC's outputs: `python -m flows.engine.track {project.profile} --rebuild`"
+            f"if a newer MLflow made it outdated, `mlflow db upgrade {uri(project)}`; "
+            f"else make it anew from DVC's outputs: `python -m flows.engine.track {project.profile} --rebuild`"
         ) from error
     return client
 

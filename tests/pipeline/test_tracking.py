@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import subprocess
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import factory
@@ -13,7 +14,7 @@ from flows.engine import mirror, snapshot, tracking
 from flows.engine.project import Project, results
 from flows.engine.tracking import EXECUTION, PARENT, STAGE
 from tasks.common.formats import read_json, write_json
-from tests.pipeline.workspace import Workspace, alpha, declare, runs, stage_run
+from tests.pipeline.workspace import NODE, Workspace, alpha, declare, runs, stage_run
 
 
 @pytest.fixture
@@ -33,6 +34,7 @@ def test_a_stage_is_shown_with_all_that_dvc_holds_of_it(work):
                 "outcome": "executed", "paper": "alpha", "prefect.flow_run_id": "flow-1", PARENT: execution.info.run_id}  # fmt: skip
     assert expected.items() <= run.data.tags.items()
     assert len(run.data.tags["dvc.cmd_md5"]) == 32
+    assert run.data.tags["mlflow.source.name"] == NODE
     assert (run.info.status, run.info.start_time, run.info.end_time) == ("FINISHED", 1_700_000_000_000, 1_700_000_002_500)
     (given,) = run.inputs.dataset_inputs
     assert (given.dataset.name, given.dataset.digest) == ("alpha/prepare", work.entries["alpha-train"]["deps"][0]["md5"])
@@ -154,6 +156,14 @@ def test_a_pass_that_is_killed_anywhere_leaves_nothing_that_counts_twice(work, m
     assert sorted(r.data.tags["paper"] for r in executions.values()) == ["alpha", "beta"]
     assert stage_run(work.project, "alpha-train").data.metrics["ours"] == 3.5
     assert mirror.mirror(work.project).logged == {}
+
+
+def test_passes_at_the_same_time_log_every_stage_once(work):
+    with ThreadPoolExecutor(4) as pool:
+        done = [future.result() for future in [pool.submit(mirror.mirror, work.project) for _ in range(4)]]
+    assert sorted(name for one in done for name in one.logged) == ["alpha-prepare", "alpha-train"]
+    assert len(runs(work.project)) == 2
+    assert len(runs(work.project, EXECUTION)) == 1
 
 
 def test_a_deleted_run_is_logged_again(work):

@@ -26,7 +26,7 @@ from tests.pipeline.workspace import Workspace, alpha, declare, runs
 @pytest.fixture
 def work(tmp_path, migrated, monkeypatch) -> Workspace:
     """A workspace with one paper of two stages, and an empty database."""
-    return alpha(tmp_path / "work", migrated, monkeypatch)
+    return alpha(tmp_path / "my work", migrated, monkeypatch)
 
 
 def test_trap_10_four_processes_on_a_cold_database_all_succeed(tmp_path):
