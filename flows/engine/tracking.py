@@ -33,6 +33,7 @@ KIND, STAGE, EXECUTION = "papers.kind", "stage", "execution"
 WRITER, BY_MIRROR, BY_STREAM = "papers.writer", "mirror", "stream"
 PARENT = "mlflow.parentRunId"
 NOTE = "mlflow.note.content"
+TRAINING_PAGES = {"mlflow.experimentKind": "custom_model_development"}  # which of its two sets of pages MLflow shows
 
 
 class TrackingError(RuntimeError):
@@ -114,7 +115,8 @@ def experiment(client: MlflowClient, project: Project, name: str) -> str:
     found = client.get_experiment_by_name(name)
     if found is None:
         try:
-            return str(client.create_experiment(name, artifact_location=(artifacts(project) / name).as_uri()))
+            place = (artifacts(project) / name).as_uri()
+            return str(client.create_experiment(name, artifact_location=place, tags=TRAINING_PAGES))
         except MlflowException:
             found = client.get_experiment_by_name(name)  # another process was quicker
             if found is None:
