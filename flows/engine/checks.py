@@ -67,13 +67,15 @@ class Evidence(Mapping[str, Estimate]):
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a check found: the verdict, the deciding estimate, the threshold it met, and a sentence with the numbers."""
+    """What a check found: the verdict, the deciding estimate, the threshold it met (`estimate relation bound`), and a sentence."""
 
     verdict: Verdict
     text: str
     estimate: Estimate | None = None
     margin: float = math.nan
     parts: tuple[Outcome, ...] = ()
+    bound: Estimate | None = None
+    relation: Literal["<=", ">=", ""] = ""
 
 
 class Check:
@@ -115,7 +117,7 @@ class _Compare(Check):
         return replace(self, metric=".".join(arms.get(part, part) for part in self.metric.split(".")))
 
     def judge(self, evidence: Evidence) -> Outcome:
-        relation = "<=" if self.sign > 0 else ">="
+        relation: Literal["<=", ">="] = "<=" if self.sign > 0 else ">="
         try:
             ours = evidence[self.metric]
             bound = self._bound(evidence)
@@ -127,7 +129,7 @@ class _Compare(Check):
         else:
             margin, worst, best = ours.value - bound.value, ours.lo >= bound.hi, ours.hi < bound.lo
         verdict = VERIFIED if worst else NOT_REPRODUCED if best else INCONCLUSIVE
-        return Outcome(verdict, text, ours, margin)
+        return Outcome(verdict, text, ours, margin, bound=bound, relation=relation)
 
     def _bound(self, evidence: Evidence) -> Estimate:
         limit = evidence[self.limit] if isinstance(self.limit, str) else Estimate(self.limit, self.limit, self.limit)
@@ -182,7 +184,7 @@ class _KOf(Check):
             verdict, deciding = INCONCLUSIVE, min(open_, key=_margin)
         share = f"{len(yes)} of {len(parts)} hold"
         text = f"{share}, closest: {deciding.text}" if verdict == VERIFIED else f"{share}; {deciding.text}"
-        return Outcome(verdict, text, deciding.estimate, deciding.margin, parts)
+        return Outcome(verdict, text, deciding.estimate, deciding.margin, parts, deciding.bound, deciding.relation)
 
 
 def at_most(metric: str, limit: str | float, *, factor: float = 1.0, slack: float = 0.0) -> Check:
