@@ -67,8 +67,9 @@ def readme_table(card: dict[str, Any]) -> str:
     """One row per claim of the collection."""
     rows = []
     for paper in card["papers"]:
-        link = f"[{_cell(paper['title'])}](docs/papers/{paper['slug']}.md)" + ("" if paper.get("fresh", True) else " (stale)")
-        rows += [(link, *_claim(claim)) for claim in paper["claims"]]
+        state = " (not run yet)" if not paper.get("ran", True) else "" if paper.get("fresh", True) else " (stale)"
+        link = f"[{_cell(paper['title'])}](docs/papers/{paper['slug']}.md){state}"
+        rows += [("" if i else link, *_claim(claim)) for i, claim in enumerate(paper["claims"])]
     if not rows:
         return "\nNo claims yet: `papers new <slug>` starts a paper.\n\n"
     return "\n" + _table(("Paper", "Claim", "The paper says", "Measured here", "Verdict (scale)"), rows) + _toy(card["papers"]) + "\n"
