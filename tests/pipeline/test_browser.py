@@ -11,6 +11,7 @@ from selenium import webdriver
 from selenium.webdriver.chrome.service import Service
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
+from selenium.webdriver.support.wait import WebDriverWait
 
 pytestmark = pytest.mark.e2e
 
@@ -53,6 +54,8 @@ def opened(browser: webdriver.Chrome, checkout: Path, width: str) -> webdriver.C
     wide, high = WIDTHS[width]
     size = {"width": wide, "height": high, "deviceScaleFactor": 1, "mobile": width == "phone"}
     browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+    still = {"name": "prefers-reduced-motion", "value": "reduce"}
+    browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [still]})
     for log in ("browser", "performance"):
         browser.get_log(log)
     browser.get((checkout / "report/index.html").as_uri())
@@ -107,7 +110,7 @@ def test_a_link_to_a_hidden_claim_shows_it(browser: webdriver.Chrome, checkout: 
     browser.find_element(By.CSS_SELECTOR, '.chip[data-value="verified"]').click()
     assert "alpha--extra" not in [c.get_attribute("id") for c in shown(browser, ".claim")]
     browser.execute_script("location.hash = 'alpha--extra'")
-    webdriver.support.wait.WebDriverWait(browser, 20).until(lambda b: b.find_element(By.ID, "alpha--extra").is_displayed())
+    WebDriverWait(browser, 20).until(lambda b: b.find_element(By.ID, "alpha--extra").is_displayed())
 
 
 def test_details_open_and_figures_enlarge_by_keyboard(browser: webdriver.Chrome, checkout: Path):
@@ -128,7 +131,7 @@ def test_commands_are_copied(browser: webdriver.Chrome, checkout: Path):
     button = shown(browser, "#alpha .copy")[0]
     assert "make reproduce PAPER=alpha" in button.get_attribute("aria-label")
     button.click()
-    webdriver.support.wait.WebDriverWait(browser, 20).until(lambda _: button.text in ("copied", "selected"))
+    WebDriverWait(browser, 20).until(lambda _: button.text in ("copied", "selected"))
 
 
 def test_it_is_readable_in_the_dark(browser: webdriver.Chrome, checkout: Path):

@@ -207,7 +207,7 @@ def test_a_paper_that_never_ran_says_so_everywhere(project: Project):
     text = words(page.render(project, made, [paper()]))
     assert "not run yet" in text
     assert "make reproduce PAPER=alpha" in text
-    assert "stale" not in text
+    assert "the verdicts are those of the last run" not in text
     assert "not run yet" in docs.readme_table(made)
     assert "Not run yet" in docs.paper_tables(made["papers"][0])
 
@@ -215,7 +215,8 @@ def test_a_paper_that_never_ran_says_so_everywhere(project: Project):
 def test_a_stale_paper_names_its_stale_stages(project: Project):
     stale = [{"name": "alpha-evaluate", "reason": "module tasks/x.py"}]
     made = card(project, [paper()], GOOD, fresh=False, stale=stale)
-    assert "alpha-evaluate module tasks/x.py" in words(page.render(project, made, [paper()]))
+    text = words(page.render(project, made, [paper()]))
+    assert "the verdicts are those of the last run. Stale: alpha-evaluate module tasks/x.py" in text
     assert "`alpha-evaluate` (module tasks/x.py)" in docs.paper_tables(made["papers"][0])
     assert "(stale)" in docs.readme_table(made)
 
