@@ -112,21 +112,21 @@ def caption(name: str) -> str:
 
 def commands(project: Project, slug: str) -> list[dict[str, str]]:
     """How a person runs the paper, from the simplest to the most particular."""
-    nested = "" if project.profile == "cpu" else f" --cd {project.profile}"
-    option = "" if project.profile == "cpu" else f" --profile {project.profile}"
-    make = "" if project.profile == "cpu" else f" PROFILE={project.profile}"
-    server, deployment = "PREFECT_API_URL=http://127.0.0.1:4200/api", slug if project.profile == "cpu" else f"{slug}-gpu"
+    cpu = project.profile == "cpu"
+    nested, option, make = (
+        ("", "", "") if cpu else (f" --cd {project.profile}", f" --profile {project.profile}", f" PROFILE={project.profile}")
+    )
     listed = [
         ("Everything set up and run", f"make reproduce PAPER={slug}{make}"),
         ("In an environment that is there, through Prefect", f"papers run {slug}{option}"),
-        ("DVC alone, no server", f"dvc{nested} repro {slug}-results && dvc{nested} repro -f -s scorecard"),
-        ("What is stale, and why", f"papers status{option}"),
+        ("DVC alone, no server", f"dvc{nested} repro {slug}-results && dvc{nested} repro --force -s scorecard"),
+        ("What is stale, and why", f"papers status {slug}{option}"),
         ("Prefect at http://127.0.0.1:4200 and MLflow at http://127.0.0.1:5000, nightly runs included", "make serve"),
-        ("While those serve: start the paper's deployment", f"{server} prefect deployment run {slug}/{deployment}"),
-        ("From a stage to its MLflow runs, and back", f"papers trace {slug}-evaluate"),
     ]
-    if project.profile == "smoke":  # no deployment
-        del listed[5]
+    if project.profile != "smoke":
+        deployment = f"{slug}/{slug}" + ("" if cpu else f"-{project.profile}")
+        listed.append(("While those serve", f"PREFECT_API_URL=http://127.0.0.1:4200/api prefect deployment run {deployment}"))
+    listed.append(("From a stage to its MLflow runs; with a run's identifier, the way back", f"papers trace {slug}-evaluate{option}"))
     if project.profile != "gpu":
         listed.append(("At the paper's scale, on a GPU", f"papers run {slug} --profile gpu"))
     return [{"what": what, "command": command} for what, command in listed]
