@@ -66,7 +66,7 @@ def test_every_command_that_is_named_exists():
         *re.findall(r"`([^`\n]+)`", text),
         *"\n".join(re.findall(r"(?ms)^```(?:sh|text)\n(.*?)^```", text)).replace("$ ", "").splitlines(),
     ]
-    code += [entry["command"] for profile in PROFILES for entry in page.commands(Project(ROOT, profile), "alpha")]
+    code += [entry["command"] for profile in PROFILES for entry in page.commands(Project(ROOT, profile), "alpha", "alpha-train")]
     named = [(found[1], found[2]) for line in code if (found := re.match(r"(papers|make) (\w+)", line))]
     assert {program for program, _ in named} == set(known)
     assert {f"{program} {word}" for program, word in named if word not in known[program]} == set()

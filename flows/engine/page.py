@@ -79,7 +79,7 @@ def paper_view(project: Project, row: dict[str, Any], paper: Paper | None) -> di
         "minutes": sum(minutes) if minutes else None,
         "figures": figures(project, row["slug"], paper.figures if paper else ()),
         "modules": sorted({stage.node.partition(":")[0] for stage in paper.stages if stage.node}) if paper else [],
-        "commands": commands(project, row["slug"]),
+        "commands": commands(project, row["slug"], stages[-1]["name"] if stages else ""),
     }
 
 
@@ -110,8 +110,8 @@ def caption(name: str) -> str:
     return words[:1].upper() + words[1:]
 
 
-def commands(project: Project, slug: str) -> list[dict[str, str]]:
-    """How a person runs the paper, from the simplest to the most particular."""
+def commands(project: Project, slug: str, stage: str = "") -> list[dict[str, str]]:
+    """How a person runs the paper, from the simplest to the most particular; `stage` is one of its stages, as an example."""
     cpu = project.profile == "cpu"
     nested, option, make = (
         ("", "", "") if cpu else (f" --cd {project.profile}", f" --profile {project.profile}", f" PROFILE={project.profile}")
@@ -126,7 +126,8 @@ def commands(project: Project, slug: str) -> list[dict[str, str]]:
     if project.profile != "smoke":
         deployment = f"{slug}/{slug}" + ("" if cpu else f"-{project.profile}")
         listed.append(("While those serve", f"PREFECT_API_URL=http://127.0.0.1:4200/api prefect deployment run {deployment}"))
-    listed.append(("From a stage to its MLflow runs; with a run's identifier, the way back", f"papers trace {slug}-evaluate{option}"))
+    if stage:
+        listed.append(("From a stage to its MLflow runs; with a run's identifier, the way back", f"papers trace {stage}{option}"))
     if project.profile != "gpu":
         listed.append(("At the paper's scale, on a GPU", f"papers run {slug} --profile gpu"))
     return [{"what": what, "command": command} for what, command in listed]
