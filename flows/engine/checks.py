@@ -67,7 +67,7 @@ class Evidence(Mapping[str, Estimate]):
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a check found: the verdict, the deciding estimate, the threshold it met (`estimate relation bound`), and a sentence."""
+    """What a check found: the verdict, a sentence, and what decided: the metric, its estimate, and the bound that it met."""
 
     verdict: Verdict
     text: str
@@ -76,6 +76,7 @@ class Outcome:
     parts: tuple[Outcome, ...] = ()
     bound: Estimate | None = None
     relation: Literal["<=", ">=", ""] = ""
+    metric: str = ""
 
 
 class Check:
@@ -129,7 +130,7 @@ class _Compare(Check):
         else:
             margin, worst, best = ours.value - bound.value, ours.lo >= bound.hi, ours.hi < bound.lo
         verdict = VERIFIED if worst else NOT_REPRODUCED if best else INCONCLUSIVE
-        return Outcome(verdict, text, ours, margin, bound=bound, relation=relation)
+        return Outcome(verdict, text, ours, margin, bound=bound, relation=relation, metric=self.metric)
 
     def _bound(self, evidence: Evidence) -> Estimate:
         limit = evidence[self.limit] if isinstance(self.limit, str) else Estimate(self.limit, self.limit, self.limit)
@@ -184,7 +185,7 @@ class _KOf(Check):
             verdict, deciding = INCONCLUSIVE, min(open_, key=_margin)
         share = f"{len(yes)} of {len(parts)} hold"
         text = f"{share}, closest: {deciding.text}" if verdict == VERIFIED else f"{share}; {deciding.text}"
-        return Outcome(verdict, text, deciding.estimate, deciding.margin, parts, deciding.bound, deciding.relation)
+        return replace(deciding, verdict=verdict, text=text, parts=parts)
 
 
 def at_most(metric: str, limit: str | float, *, factor: float = 1.0, slack: float = 0.0) -> Check:

@@ -87,6 +87,7 @@ def _numbers(outcome: Outcome) -> dict[str, Any]:
     """The deciding number, its interval, and the threshold; an open end of an interval is null."""
     ours, bound = outcome.estimate, outcome.bound
     return {
+        "metric": outcome.metric,
         "ours": ours.value if ours else None,
         "interval": _ends(ours) if ours else None,
         "n_seeds": ours.n if ours else None,
