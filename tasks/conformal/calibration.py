@@ -219,9 +219,7 @@ def _by_imputing(split: Split, params: CalibrateParams) -> tuple[dict[str, float
         "ui_linear": labels(linear, pools(linear, params.clusters)),
         "ui_blind": labels(nothing, pools(nothing, 1)),
     }
-    thresholds = {
-        arm: conformal_quantile(cqr_scores(y, cal["lower"], cal["upper"]), params.alpha) for arm, y in imputed.items()
-    }
+    thresholds = {arm: conformal_quantile(cqr_scores(y, cal["lower"], cal["upper"]), params.alpha) for arm, y in imputed.items()}
     kept = pd.DataFrame({"z_0": cal_z[masked, 0], "y": cal["y"][masked], "guess": trees[1][masked], "imputed": imputed["ui"][masked]})
     facts = {
         "fallback_share": float(clustered.fallback(cal_z[masked]).mean()) if masked.any() else 0.0,

@@ -146,9 +146,7 @@ def _split(rows: pd.DataFrame, split: int, params: PrepareParams) -> pd.DataFram
     return _split_frame(split, used, [parts[p].size for p in PARTS], masked, rows["y"].to_numpy()[used], params.mechanism)
 
 
-def _split_frame(
-    split: int, used: np.ndarray, sizes: list[int], masked: np.ndarray, y: Floats, mechanism: Mechanism
-) -> pd.DataFrame:
+def _split_frame(split: int, used: np.ndarray, sizes: list[int], masked: np.ndarray, y: Floats, mechanism: Mechanism) -> pd.DataFrame:
     observed = corrupt(y, masked, mechanism, np.random.default_rng([split, 1]))
     part = np.repeat(np.arange(len(PARTS), dtype=np.int8), sizes)
     return pd.DataFrame({"split": np.int16(split), "row": used.astype(np.int32), "part": part, "masked": masked, "observed": observed})
