@@ -196,7 +196,10 @@ def at_least(metric: str, limit: str | float, *, factor: float = 1.0, slack: flo
 
 
 def better_than(metric: str, other: str, *, higher: bool = False) -> Check:
-    """Metric < other (or > with `higher`): from the paired difference, the metric `<metric>-<other>`, when a node reports it, else from both intervals."""
+    """One metric below another (above, with `higher`).
+
+    Judged from the paired difference, the metric called `<metric>-<other>`, when a node reports it, else from both intervals.
+    """
     return _Better(metric, other, -1 if higher else +1)
 
 

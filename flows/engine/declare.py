@@ -12,6 +12,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -56,6 +57,7 @@ class Stage:
         device: where it runs in the gpu profile.
         over: fan-out, one parameter and its values: `{"method": ("dbvi", "ddvi")}` declares `train-dbvi` and `train-ddvi`.
         metrics: every metric the node may report, braces expand: `"{ui,naive}.coverage.{ames,hotel}"`.
+        curves: names in its training history that `dvc plots` draws.
         profiles: in which profiles the stage exists.
     """
 
@@ -67,6 +69,7 @@ class Stage:
     device: Literal["cpu", "gpu"] = "cpu"
     over: Mapping[str, Sequence[str]] = field(default_factory=dict)
     metrics: Sequence[str] = ()
+    curves: Sequence[str] = ()
     profiles: Sequence[Profile] = PROFILES
 
     @property
@@ -191,9 +194,9 @@ class Paper:
 
     def flow(self) -> Flow[..., Any]:
         """The Prefect flow of this paper, as deployments name it (`flows/<slug>.py:flow`)."""
-        from flows.engine.orchestrate import paper_flow
-
-        return paper_flow(self.slug)
+        # Not an import statement: declaring a paper must not make the scorecard depend on what runs it.
+        flow: Flow[..., Any] = import_module("flows.engine.orchestrate").paper_flow(self.slug)
+        return flow
 
 
 def expand(pattern: str) -> list[str]:
@@ -258,7 +261,10 @@ def paper_stage(paper: Paper, need: str) -> str:
 
 
 def _validate_claims(paper: Paper) -> None:
-    declared = sorted(name for stage in paper.stages for name in stage.metric_names())
+    # Variants of a fanned-out stage report the same names, so that no claim can mean one of them.
+    declared = sorted(name for stage in paper.stages if not stage.over for name in stage.metric_names())
+    for name in {n for n in declared if declared.count(n) > 1}:
+        raise DeclarationError.of(paper.slug, "two stages declare the metric", name, hint="call one otherwise")
     ids = [claim.id for claim in paper.claims]
     for claim in paper.claims:
         where = f"{paper.slug}, claim {claim.id!r}"

@@ -1,0 +1,41 @@
+"""Toy checkouts: one is built and run per test process, every test gets a copy."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+import factory
+
+
+@pytest.fixture(scope="session")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A toy checkout with two papers and a shared stage, run once; read it, never change it."""
+    folder = factory.make_project(tmp_path_factory.mktemp("finished"), shared=True)
+    factory.dvc(folder, "repro")
+    factory.run(folder, "git", "add", "-A")
+    factory.run(folder, "git", "commit", "-q", "-m", "results")
+    return folder
+
+
+@pytest.fixture
+def toy(finished: Path, tmp_path: Path) -> Path:
+    """A copy of the finished toy checkout to do anything with."""
+    return copy(finished, tmp_path / "toy")
+
+
+@pytest.fixture
+def fresh(tmp_path: Path) -> Path:
+    """A toy checkout in which nothing has run."""
+    return factory.make_project(tmp_path / "fresh")
+
+
+def copy(source: Path, target: Path) -> Path:
+    """Copy a checkout, locks and caches included."""
+    shutil.copytree(source, target, symlinks=True, ignore=shutil.ignore_patterns("__pycache__"))
+    return target
