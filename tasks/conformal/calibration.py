@@ -95,8 +95,9 @@ def train(params: CalibrateParams, inputs: Inputs, out: Path, log: Log) -> Metri
     for key, table in tables.items():
         write_parquet(out / f"{key}.parquet", table)
     facts = tables["splits"]
-    for name, share in facts.groupby("data", sort=False)["fallback_share"].mean().items():
-        if share > FALLBACK_WARNING:
+    for name, rows in facts.groupby("data", sort=False):
+        share = rows["fallback_share"].mean()
+        if share > FALLBACK_WARNING and rows["empty_pools"].any():
             log.message(f"{name}: {share:.0%} of the imputed rows have no pool of residuals of their own; UI may under-cover there")
     return _metrics(facts)
 
@@ -116,10 +117,11 @@ def read_splits(path: Path) -> list[Split]:
     """All splits of one data set out of a predictions table."""
     table = read_parquet(path)
     splits = []
-    for seed, rows in table.groupby("split"):
+    for seed in sorted(table["split"].unique().tolist()):
+        rows = table[table["split"] == seed]
         by_part = {int(p): r.reset_index(drop=True) for p, r in rows.groupby("part")}
         reference, calibration, test = (by_part[PARTS.index(name)] for name in PARTS[1:])
-        splits.append(Split(reference, calibration, test, int(str(seed))))
+        splits.append(Split(reference, calibration, test, int(seed)))
     return splits
 
 

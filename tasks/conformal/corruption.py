@@ -23,9 +23,9 @@ POWERS = np.arange(1, 1000) / 100.0
 def corruption_probabilities(z: ArrayLike, rate: float = 0.2) -> Floats:
     """P(M=1 | Z) of every row of a full data set.
 
-    With v = the mean of Z's columns, shifted, cut at its 85 % quantile and divided by its 90 % quantile, p = v^power above the 75 % quantile and 0
-    below; the power (0.01, 0.02 ... 9.99) brings the mean of p closest to `rate`. Rows far out, beyond 1.2 times the 99.9 %
-    quantile, get at least 0.95. Nothing exceeds 0.99.
+    With v = the mean of Z's columns, shifted, cut at its 85 % quantile and divided by its 90 % quantile, p = v^power above
+    the 75 % quantile and 0 below; the power (0.01, 0.02 ... 9.99) brings the mean of p closest to `rate`. Rows far out, beyond
+    1.2 times the 99.9 % quantile, get at least 0.95. Nothing exceeds 0.99.
 
     Args:
         z: privileged information of the whole data set, (n, d) or (n,).

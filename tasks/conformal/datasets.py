@@ -162,6 +162,6 @@ def _synthetic_rows(params: PrepareParams) -> tuple[pd.DataFrame, pd.DataFrame, 
         parts = random_parts(params.rows, SHARES, np.random.default_rng([split, 3]))
         used = np.concatenate([parts[p] for p in PARTS])
         sizes = [parts[p].size for p in PARTS]
-        splits.append(_split_frame(split, used, sizes, sample.masked[used], sample.y[used], params.mechanism))
-        splits[-1]["row"] += np.int32(split * params.rows)
+        plan = _split_frame(split, used, sizes, sample.masked[used], sample.y[used], params.mechanism)
+        splits.append(plan.assign(row=(used + split * params.rows).astype(np.int32)))
     return pd.concat(frames, ignore_index=True), pd.concat(splits, ignore_index=True), "z"

@@ -17,7 +17,7 @@ from pydantic import Field
 
 from tasks.common.formats import read_json, read_parquet, write_parquet
 from tasks.common.node import Inputs, Log, Metrics, Params
-from tasks.common.statistics import bootstrap_interval, paired, pooled, standard_error, summarise
+from tasks.common.statistics import bootstrap_interval, paired, standard_error, summarise
 from tasks.conformal import figures
 from tasks.conformal.calibration import Split, read_splits
 from tasks.conformal.intervals import covers, cqr_interval, lengths, union
@@ -97,7 +97,7 @@ def score_sets(split: Split, sets: dict[str, tuple[Floats, Floats]]) -> pd.DataF
 def high_z(split: Split) -> np.ndarray:
     """Test rows in the top quarter of the (first) privileged feature, where labels go missing."""
     z = split.test["z_0"].to_numpy()
-    return z >= np.quantile(z, 0.75)
+    return np.asarray(z >= np.quantile(z, 0.75))
 
 
 def coverage_by_decile(split: Split, sets: dict[str, tuple[Floats, Floats]]) -> pd.DataFrame:
@@ -113,12 +113,12 @@ def metrics_of(scores: pd.DataFrame, real: list[str]) -> Metrics:
     values = {
         (str(arm), str(name)): rows.sort_values("split").reset_index(drop=True) for (arm, name), rows in scores.groupby(["arm", "data"])
     }
-    arms, names = sorted({a for a, _ in values}), sorted({n for _, n in values})
+    names = sorted({n for _, n in values})
     series = {(f"{arm}.{key}", name): values[arm, name][key].to_numpy() for arm, name in values for key in _keys(arm)}
     metrics: Metrics = {}
     if real:
-        for arm, key in ((arm, key) for arm in arms for key in _keys(arm)):
-            series[f"{arm}.{key}", "pooled"] = np.asarray(sum(series[f"{arm}.{key}", name] for name in real)) / len(real)
+        for what in sorted({what for what, _ in series}):
+            series[what, "pooled"] = np.mean([series[what, name] for name in real], axis=0)
         names.append("pooled")
     for (what, name), numbers in series.items():
         if what.endswith("infinite_share"):
@@ -146,7 +146,7 @@ def _if_any(report: object, name: str, *numbers: Floats) -> Metrics:
 
 def _below_parts(values: dict[tuple[str, str], pd.DataFrame], arm: str, name: str) -> np.ndarray:
     best = np.maximum.reduce([values[part, name]["coverage"].to_numpy() for part in PARTS_OF_UNION])
-    return values[arm, name]["coverage"].to_numpy() < best
+    return np.asarray(values[arm, name]["coverage"].to_numpy() < best)
 
 
 def _summary(scores: pd.DataFrame, resamples: int) -> pd.DataFrame:

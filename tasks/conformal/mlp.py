@@ -7,6 +7,7 @@ one `bmm` per layer. Networks never mix: the loss sums over the seed axis, each 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -128,7 +129,7 @@ class _Batch:
 
         widths = [features, *params.hidden, 2]
         self.parameters: list[torch.Tensor] = []
-        for fan_in, fan_out in zip(widths[:-1], widths[1:], strict=True):
+        for fan_in, fan_out in pairwise(widths):
             bound = 1.0 / fan_in**0.5
             for shape in ((fan_in, fan_out), (1, fan_out)):
                 drawn = torch.stack([torch.rand(shape, generator=g) for g in generators])
@@ -166,7 +167,7 @@ def _batches(sizes: list[int], orders: list[np.random.Generator], batch: int, de
     import torch
 
     index = np.stack([np.resize(rng.permutation(size), max(sizes)) for size, rng in zip(sizes, orders, strict=True)])
-    return list(torch.from_numpy(index).to(device).split(batch, dim=1))
+    return list(torch.split(torch.from_numpy(index).to(device), batch, dim=1))
 
 
 def _stack(pairs: list[tuple[Floats, Floats]], device: str) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
