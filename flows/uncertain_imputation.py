@@ -9,11 +9,11 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from flows.engine.checks import Check, all_of, at_least, at_most, better_than, first_measured, k_of
-from flows.engine.declare import Claim, Control, Deviation, Paper, Stage
+from flows.engine.declare import Claim, Control, Deviation, Paper, Profile, Stage
 
 PACKAGED = ("diamonds", "randhie", "hotel", "chicago", "ames")
 OFFICIAL = ("facebook_1", "facebook_2", "bio", "house", "meps_19")
-SETS = {"cpu": (*PACKAGED, "deliveries"), "smoke": (*PACKAGED, "deliveries"), "gpu": OFFICIAL}
+SETS: dict[Profile, tuple[str, ...]] = {"cpu": (*PACKAGED, "deliveries"), "smoke": (*PACKAGED, "deliveries"), "gpu": OFFICIAL}
 
 MAIN = "{naive,clean_oracle,wcp,pcp_true,pcp_est,naive_imp,ui,ui_global,triply}"
 ABLATED = "{ui_clusters_5,ui_clusters_50,ui_linear,ui_blind,pcp_const,pcp_beta_020,pcp_beta_050}"
@@ -39,7 +39,19 @@ CELLS = (
 RIGHT_CELLS = CELLS[1:]
 
 # Theorem 2: the sign of the change of coverage, where naive sets under-cover; the other way round where they over-cover.
-EFFECT = {"m3": -1, "m1p5": -1, "m1p05": -1, "m0p9": 1, "m0p5": 1, "m0p1": 1, "p0p1": -1, "p0p5": -1, "p2": -1, "p10": -1, "p1000": -1}
+DELTAS_EFFECT = {
+    "m3": -1,
+    "m1p5": -1,
+    "m1p05": -1,
+    "m0p9": 1,
+    "m0p5": 1,
+    "m0p1": 1,
+    "p0p1": -1,
+    "p0p5": -1,
+    "p2": -1,
+    "p10": -1,
+    "p1000": -1,
+}
 SMALLEST_CHANGE = 0.0005
 
 
@@ -72,7 +84,7 @@ def _on_real_sets(check: Callable[[Sequence[str]], Check]) -> Check:
 
 def _moved(name: str, case: str) -> Check:
     change = f"delta_{name}.change.{case}"
-    up = EFFECT[name] * (1 if case == "under" else -1) > 0
+    up = DELTAS_EFFECT[name] * (1 if case == "under" else -1) > 0
     return at_least(change, SMALLEST_CHANGE) if up else at_most(change, -SMALLEST_CHANGE)
 
 
@@ -130,8 +142,8 @@ paper = Paper(
             "tasks.conformal.sweep:train",
             budget_min=3,
             metrics=[
-                f"delta_{_braces(('0', *EFFECT))}.coverage.{{under,over,none}}",
-                f"delta_{_braces(tuple(EFFECT))}.change.{{under,over,none}}",
+                f"delta_{_braces(('0', *DELTAS_EFFECT))}.coverage.{{under,over,none}}",
+                f"delta_{_braces(tuple(DELTAS_EFFECT))}.change.{{under,over,none}}",
                 "naive.coverage.{under,over,none}",
                 "{largest_violation,mean_weight}.{under,over,none}",
             ],
@@ -221,7 +233,7 @@ paper = Paper(
             "weight_error_region",
             "A constant error in all weights moves coverage in the direction that Theorem 2 gives, for eleven errors in both cases.",
             paper_says="Theorem 2: PCP stays valid for delta in (-W/(n+1), 0] when naive under-covers, outside of it when it over-covers",
-            check=all_of(*(_moved(name, case) for case in ("under", "over") for name in EFFECT)),
+            check=all_of(*(_moved(name, case) for case in ("under", "over") for name in DELTAS_EFFECT)),
             scale="toy",
             why_scale="the theorem is exact at any size, and coverage is integrated exactly",
             gpu_scale="toy",

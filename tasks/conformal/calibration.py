@@ -127,18 +127,19 @@ def read_splits(path: Path) -> list[Split]:
 
 def _calibrate_data(item: _Item) -> dict[str, pd.DataFrame]:
     thresholds, with_z, facts = [], [], []
-    splits = read_splits(item.path)
-    for split in splits:
+    imputed = None
+    for split in read_splits(item.path):
         found = calibrate(split, item.params, observed=item.observed)
         where = {"data": item.data, "split": split.seed}
         thresholds += [{**where, "arm": arm, "threshold": value} for arm, value in found.thresholds.items()]
         with_z.append(pd.DataFrame({**where, "row": split.test["row"].to_numpy(), "threshold": found.with_z}))
         facts.append({**where, **found.facts})
+        imputed = found.imputed.assign(data=item.data) if imputed is None else imputed
     return {
         "thresholds": pd.DataFrame(thresholds),
         "with_z": pd.concat(with_z, ignore_index=True),
         "splits": pd.DataFrame(facts),
-        "imputed": calibrate(splits[0], item.params).imputed.assign(data=item.data),
+        "imputed": imputed if imputed is not None else pd.DataFrame(),
     }
 
 

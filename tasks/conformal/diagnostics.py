@@ -53,6 +53,10 @@ def signed_law(scores: ArrayLike, weights: ArrayLike, test_weight: float) -> tup
 
     Raises:
         ValueError: for NaN, different lengths, or weights that sum to 0.
+
+    >>> points, mass = signed_law([2.0, 1.0, 2.0], [1.0, 1.0, 1.0], 1.0)
+    >>> points.tolist(), mass.tolist()
+    ([1.0, 2.0], [0.25, 0.75])
     """
     s, w = check_numbers(scores, "scores"), check_numbers(weights, "weights")
     check_lengths(scores=s, weights=w)

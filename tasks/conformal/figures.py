@@ -113,9 +113,9 @@ def weight_error(sweep: pd.DataFrame) -> Figure:
         ax.set_xticks(place, [f"{d:g}" for d in mean["delta"]], rotation=60)
         ax.set_xlabel("error delta added to all weights")
         ax.set_title(title)
-        handles, labels = ax.get_legend_handles_labels()
-        unique = dict(zip(labels, handles, strict=True))
-        ax.legend(unique.values(), unique.keys(), loc="lower right" if case == "under" else "lower left", fontsize=8)
+    handles, labels = axes[0].get_legend_handles_labels()
+    unique = dict(zip(labels, handles, strict=True))
+    axes[0].legend(unique.values(), unique.keys(), loc="lower right", fontsize=8)
     axes[0].set_ylabel("exact coverage")
     return drawn
 
@@ -147,11 +147,14 @@ def _cell(quantiles: bool, weights: bool, imputer: bool) -> str:
 def ablation(scores: pd.DataFrame, real: list[str]) -> Figure:
     """Coverage and length of all arms, mean over real sets, with standard errors over splits."""
     arms = [arm for arm in LABELS if arm in set(scores["arm"])]
-    pooled = scores[scores["data"].isin(real)].groupby(["arm", "split"])[["coverage", "length"]].mean()
+    here = scores[scores["data"].isin(real)]
+    pooled = {
+        column: here.pivot_table(index="split", columns=["arm", "data"], values=column, dropna=False) for column in ("coverage", "length")
+    }
     drawn, axes = figure(8.0, 4.6, 1, 2, sharey=True)
     for ax, column in zip(axes, ("coverage", "length"), strict=True):
         for i, arm in enumerate(arms):
-            numbers = pooled.loc[arm][column].dropna()
+            numbers = pooled[column][arm].mean(axis=1, skipna=False).dropna()
             spread = numbers.std(ddof=1) / np.sqrt(len(numbers)) if len(numbers) > 1 else 0.0
             ax.errorbar(numbers.mean(), i, xerr=2 * spread, fmt="o", color=COLOUR.get(arm, COLOURS[7]), capsize=2)
     axes[0].axvline(NOMINAL, color="black", linewidth=1, linestyle="--")

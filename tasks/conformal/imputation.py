@@ -90,10 +90,10 @@ class ResidualPools:
         return self._small(self._scaled(as_columns(z)))
 
     def _scaled(self, points: Floats) -> Floats:
-        return (points - self._shift) / self._scale
+        return np.asarray((points - self._shift) / self._scale)
 
     def _pool_of(self, scaled: Floats) -> NDArray[np.intp]:
-        return _squared_distances(scaled, self._centres).argmin(axis=1)
+        return np.asarray(_squared_distances(scaled, self._centres).argmin(axis=1))
 
     def _small(self, scaled: Floats) -> NDArray[np.bool_]:
         size = np.array([pool.size for pool in self.pools])

@@ -20,7 +20,7 @@ def cqr_scores(y: ArrayLike, lower: ArrayLike, upper: ArrayLike) -> Floats:
     """
     y_, l_, u_ = (np.asarray(a, dtype=float).reshape(-1) for a in (y, lower, upper))
     check_lengths(y=y_, lower=l_, upper=u_)
-    return np.maximum(l_ - y_, y_ - u_)
+    return np.asarray(np.maximum(l_ - y_, y_ - u_))
 
 
 def cqr_interval(lower: ArrayLike, upper: ArrayLike, threshold: ArrayLike) -> tuple[Floats, Floats]:

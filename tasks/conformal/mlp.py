@@ -95,7 +95,7 @@ def fit_mlp_quantiles(
         for index in _batches(sizes, orders, params.batch, device):
             loss = _pinball(network.forward(x_fit[s, index], dropout=True), y_fit[s, index], torch.ones_like(y_fit[s, index]), levels).sum()
             optimiser.zero_grad()
-            loss.backward()
+            torch.autograd.backward(loss)
             optimiser.step()
         with torch.no_grad():
             now = _pinball(network.forward(x_val), y_val, w_val, levels)

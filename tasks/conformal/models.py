@@ -63,7 +63,13 @@ def linear_quantiles(x: Floats, y: Floats, alpha: float) -> PredictPair:
 
 
 def tree_mean(x: Floats, y: Floats, seed: int, iterations: int = 120) -> Predict:
-    """Boosted trees for the mean, squared error; arguments as `tree_quantiles`."""
+    """Boosted trees for the mean, squared error; arguments as `tree_quantiles`.
+
+    >>> x = np.linspace(0.0, 1.0, 400)[:, None]
+    >>> low, high = tree_mean(x, 3 * x[:, 0], seed=0)(np.array([[0.1], [0.9]]))
+    >>> bool(low < 1.0 < 2.0 < high)
+    True
+    """
     from sklearn.ensemble import HistGradientBoostingRegressor
 
     return HistGradientBoostingRegressor(max_iter=iterations, random_state=seed, **TREES).fit(x, y).predict  # type: ignore[no-any-return]
@@ -80,7 +86,13 @@ def linear_mean(x: Floats, y: Floats) -> Predict:
 
 
 def tree_mask(x: Floats, masked: NDArray[np.bool_], seed: int, iterations: int = 60) -> Predict:
-    """Boosted trees for the probability that a label is corrupted, from (X, Z); constant when all rows are alike."""
+    """Boosted trees for the probability that a label is corrupted, from (X, Z); constant when all rows are alike.
+
+    >>> x = np.linspace(0.0, 1.0, 400)[:, None]
+    >>> low, high = tree_mask(x, x[:, 0] > 0.5, seed=0)(np.array([[0.1], [0.9]]))
+    >>> bool(low < 0.2 < 0.8 < high)
+    True
+    """
     from sklearn.ensemble import HistGradientBoostingClassifier
 
     if masked.all() or not masked.any():

@@ -46,7 +46,7 @@ def pcp_threshold(scores: ArrayLike, weights: ArrayLike, masked: ArrayLike, alph
     >>> rng = np.random.default_rng(0)
     >>> masked = rng.random(1000) < 0.2
     >>> round(pcp_threshold(rng.random(1000), np.ones(1000), masked, alpha=0.1), 2)
-    0.9
+    0.91
     """
     check_level(alpha)
     check_beta(beta, alpha)

@@ -7,6 +7,7 @@ would sit is put on +infinity, so a threshold is infinite when the calibration r
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -54,7 +55,7 @@ def check_mask(masked: ArrayLike, name: str = "masked") -> NDArray[np.bool_]:
     return m.reshape(-1)
 
 
-def check_lengths(**arrays: NDArray) -> None:
+def check_lengths(**arrays: NDArray[Any]) -> None:
     """Refuse arrays of different lengths.
 
     Raises:
@@ -127,7 +128,7 @@ def weighted_quantile(scores: ArrayLike, weights: ArrayLike, test_weights: Array
     if (total <= 0).any():
         raise ValueError("weights and test_weights are all 0; nothing carries mass")
     index = np.searchsorted(mass, (level - SLACK) * total, side="left")
-    return np.append(s[order], np.inf)[index]
+    return np.asarray(np.append(s[order], np.inf)[index])
 
 
 def check_weights(weights: ArrayLike, name: str) -> Floats:

@@ -58,7 +58,12 @@ def three_ways(n: int, rng: np.random.Generator) -> Sample:
 
 
 def three_ways_law(x: Floats) -> tuple[Floats, Floats]:
-    """Mean and standard deviation of Y given X in `three_ways`, each (n,)."""
+    """Mean and standard deviation of Y given X in `three_ways`, each (n,).
+
+    >>> mean, sd = three_ways_law(np.array([[1.0, 2.0, 0.0, 0.0, 0.0]]))
+    >>> mean.tolist(), sd.tolist()
+    ([2.5], [3.0])
+    """
     return x[:, 1] + 0.5 * x[:, 0], np.where(x[:, 0] > 0.5, 3.0, 0.5)
 
 

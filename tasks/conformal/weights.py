@@ -51,7 +51,7 @@ def shift_to_rate(probabilities: ArrayLike, masked: ArrayLike, of: ArrayLike | N
     p, m = check_numbers(probabilities, "probabilities"), check_mask(masked)
     check_lengths(probabilities=p, masked=m)
     q = p if of is None else check_numbers(of, "of")
-    return np.clip(q + (m.mean() - p.mean()), 0.0, LARGEST_PROBABILITY)
+    return np.asarray(np.clip(q + (m.mean() - p.mean()), 0.0, LARGEST_PROBABILITY))
 
 
 def _check(probabilities: ArrayLike, name: str) -> Floats:

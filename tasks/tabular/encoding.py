@@ -68,4 +68,4 @@ def standardise(values: NDArray[np.float64]) -> NDArray[np.float64]:
     spread = float(values.std())
     if spread == 0.0:
         raise ValueError(f"values: all {values.size} are equal to {values[0]}; nothing to standardise")
-    return (values - values.mean()) / spread
+    return np.asarray((values - values.mean()) / spread)

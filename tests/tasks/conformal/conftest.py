@@ -1,0 +1,11 @@
+from __future__ import annotations
+
+import pytest
+from threadpoolctl import threadpool_limits
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _one_thread():
+    """As in a stage: small models on several threads wait for each other more than they work."""
+    with threadpool_limits(1):
+        yield
