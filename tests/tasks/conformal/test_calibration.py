@@ -1,8 +1,6 @@
 from __future__ import annotations
 
-import importlib.util
-from pathlib import Path
-
+import conformal_stages
 import numpy as np
 import pytest
 from pydantic import ValidationError
@@ -13,25 +11,19 @@ from tasks.conformal.intervals import cqr_scores
 from tasks.conformal.quantiles import conformal_quantile, weighted_quantile
 from tasks.conformal.weights import likelihood_ratio_weights
 
-spec = importlib.util.spec_from_file_location("conformal_stages", Path(__file__).parent / "stages.py")
-assert spec is not None
-assert spec.loader is not None
-stages = importlib.util.module_from_spec(spec)
-spec.loader.exec_module(stages)
-
 PARAMS = CalibrateParams()
 
 
 def test_every_arm_is_described_and_found():
-    split = stages.one_split()
+    split = conformal_stages.one_split()
     noisy = split._replace(calibration=split.calibration.assign(observed=split.calibration["y"] + split.calibration["masked"]))
     found = calibrate(noisy, PARAMS, observed=True).thresholds
     assert set(found) == set(ARMS)
-    assert set(calibrate(stages.one_split(), PARAMS).thresholds) == set(ARMS) - {"observed"}
+    assert set(calibrate(conformal_stages.one_split(), PARAMS).thresholds) == set(ARMS) - {"observed"}
 
 
 def test_without_corruption_all_imputing_methods_are_the_oracle():
-    split = stages.one_split(share=0.0)
+    split = conformal_stages.one_split(share=0.0)
     found = calibrate(split, PARAMS).thresholds
     same = {found[arm] for arm in ("naive", "clean_oracle", "naive_imp", "ui", "ui_global", "ui_linear", "ui_blind")}
     assert len(same) == 1
@@ -40,7 +32,7 @@ def test_without_corruption_all_imputing_methods_are_the_oracle():
 
 
 def test_thresholds_by_hand():
-    split = stages.one_split()
+    split = conformal_stages.one_split()
     cal = split.calibration
     scores = cqr_scores(cal["y"], cal["lower"], cal["upper"])
     found = calibrate(split, PARAMS)
@@ -55,7 +47,7 @@ def test_thresholds_by_hand():
 
 
 def test_true_labels_of_corrupted_rows_are_never_read():
-    split = stages.one_split()
+    split = conformal_stages.one_split()
     reference, cal, test, seed = split
     lied = cal.assign(y=np.where(cal["masked"], 1e6, cal["y"]))
     lied_reference = reference.assign(y=np.where(reference["masked"], 1e6, reference["y"]))
@@ -65,7 +57,7 @@ def test_true_labels_of_corrupted_rows_are_never_read():
 
 
 def test_order_of_calibration_rows_changes_nothing():
-    split = stages.one_split()
+    split = conformal_stages.one_split()
     order = np.random.default_rng(0).permutation(len(split.calibration))
     shuffled = split._replace(calibration=split.calibration.iloc[order].reset_index(drop=True))
     assert calibrate(shuffled, PARAMS).thresholds == pytest.approx(calibrate(split, PARAMS).thresholds, abs=1e-12)
@@ -74,7 +66,7 @@ def test_order_of_calibration_rows_changes_nothing():
 def test_uncertain_imputation_covers_where_naive_sets_and_naive_imputation_do_not():
     coverage = {arm: [] for arm in ("naive", "naive_imp", "ui", "triply", "pcp_true")}
     for seed in range(12):
-        split = stages.one_split(seed, n=4500)
+        split = conformal_stages.one_split(seed, n=4500)
         found = calibrate(split, PARAMS)
         scored = score_sets(split, arm_sets(split, found.thresholds, found.with_z)).set_index("arm")["coverage"]
         for arm, values in coverage.items():
@@ -89,12 +81,12 @@ def test_uncertain_imputation_covers_where_naive_sets_and_naive_imputation_do_no
 
 def test_theorem_3_agrees_with_the_thresholds_on_every_split():
     for seed in range(20):
-        facts = calibrate(stages.one_split(seed), PARAMS).facts
+        facts = calibrate(conformal_stages.one_split(seed), PARAMS).facts
         assert facts["theorem3_says_larger"] == facts["est_threshold_is_larger"]
 
 
 def test_infinite_sets_are_counted_and_left_out_of_lengths():
-    split = stages.one_split()
+    split = conformal_stages.one_split()
     found = calibrate(split, PARAMS)
     sets = arm_sets(split, found.thresholds | {"pcp_est": np.inf}, found.with_z)
     scored = score_sets(split, sets).set_index("arm")

@@ -1,10 +1,9 @@
 from __future__ import annotations
 
-import importlib.util
 import math
 import os
-from pathlib import Path
 
+import conformal_stages
 import numpy as np
 import pandas as pd
 import pytest
@@ -17,17 +16,11 @@ from tasks.common.node import Inputs, NullLog
 from tasks.conformal import calibration, datasets, fitting, robustness, sweep
 from tasks.conformal.diagnostics import constant_error_effect
 
-spec = importlib.util.spec_from_file_location("conformal_stages", Path(__file__).parent / "stages.py")
-assert spec is not None
-assert spec.loader is not None
-stages = importlib.util.module_from_spec(spec)
-spec.loader.exec_module(stages)
-
 
 @pytest.fixture(scope="module")
 def smoke(tmp_path_factory):
-    root, log = tmp_path_factory.mktemp("smoke"), stages.KeepingLog()
-    return root, stages.run(root, log=log), log
+    root, log = tmp_path_factory.mktemp("smoke"), conformal_stages.KeepingLog()
+    return root, conformal_stages.run(root, log=log), log
 
 
 def base_names(metrics):
@@ -36,7 +29,7 @@ def base_names(metrics):
 
 def test_smoke_twice_gives_identical_metrics_whatever_the_pool(smoke, tmp_path, monkeypatch):
     monkeypatch.setenv("PAPERS_THREADS", "1")
-    assert stages.run(tmp_path) == smoke[1]
+    assert conformal_stages.run(tmp_path) == smoke[1]
     assert os.environ["PAPERS_THREADS"] == "1"
 
 
@@ -56,7 +49,7 @@ def test_figures_are_drawn(smoke):
 
 def test_privileged_information_is_no_feature_and_splits_are_disjoint(smoke):
     root, metrics, _ = smoke
-    for name in stages.SMOKE["prepare"]["data"]:
+    for name in conformal_stages.SMOKE["prepare"]["data"]:
         rows = read_parquet(root / f"prepare/rows-{name}.parquet")
         features = rows[[c for c in rows.columns if c.startswith("x_")]]
         assert not any((features[c] == rows["z_0"]).all() for c in features.columns)
@@ -78,7 +71,7 @@ def test_models_saw_nothing_but_training_rows(smoke, tmp_path):
     (tmp_path / "prepare").mkdir()
     read_parquet(root / "prepare/rows-ames.parquet").to_parquet(tmp_path / "prepare/rows-ames.parquet")
     lied.to_parquet(tmp_path / "prepare/splits-ames.parquet")
-    params = fitting.FitParams(**stages.SMOKE["warmstart"])
+    params = fitting.FitParams(**conformal_stages.SMOKE["warmstart"])
     item = fitting._Item(tmp_path / "prepare", "ames", 0, params)
     ours, _ = fitting._fit_split(item)
     theirs = read_parquet(root / "warmstart/predictions-ames.parquet")
