@@ -188,6 +188,23 @@ class _KOf(Check):
         return replace(deciding, verdict=verdict, text=text, parts=parts)
 
 
+@dataclass(frozen=True)
+class _FirstMeasured(Check):
+    """The first of the checks whose metrics are all there, else the one that lacks the fewest."""
+
+    checks: tuple[Check, ...]
+
+    def metrics(self) -> frozenset[str]:
+        return frozenset().union(*(c.metrics() for c in self.checks))
+
+    def swapped(self, arms: Mapping[str, str]) -> Check:
+        return replace(self, checks=tuple(c.swapped(arms) for c in self.checks))
+
+    def judge(self, evidence: Evidence) -> Outcome:
+        measured = set(evidence)
+        return min(self.checks, key=lambda c: len(c.metrics() - measured)).judge(evidence)
+
+
 def at_most(metric: str, limit: str | float, *, factor: float = 1.0, slack: float = 0.0) -> Check:
     """Metric <= factor * limit + slack, with the metric's whole interval; `limit` is a number or another metric."""
     return _Compare(metric, limit, +1, factor, slack)
@@ -228,6 +245,17 @@ def k_of(k: int, *checks: Check) -> Check:
     if not 1 <= k <= len(checks):
         raise ValueError(f"k_of needs 1 <= k <= {len(checks)} checks, got k = {k}")
     return _KOf(k, tuple(checks))
+
+
+def first_measured(*checks: Check) -> Check:
+    """One check per profile, where profiles use different data: judges the first whose metrics were all reported.
+
+    Raises:
+        ValueError: for no checks.
+    """
+    if not checks:
+        raise ValueError("first_measured needs at least one check")
+    return _FirstMeasured(checks)
 
 
 def _margin(outcome: Outcome) -> float:
