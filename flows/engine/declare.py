@@ -57,6 +57,7 @@ class Stage:
         device: where it runs in the gpu profile.
         over: fan-out, one parameter and its values: `{"method": ("dbvi", "ddvi")}` declares `train-dbvi` and `train-ddvi`.
         metrics: every metric the node may report, braces expand: `"{ui,naive}.coverage.{ames,hotel}"`.
+        metrics_in: metrics that it reports in one profile only, where profiles use different data.
         curves: names in its training history that `dvc plots` draws.
         profiles: in which profiles the stage exists.
     """
@@ -69,6 +70,7 @@ class Stage:
     device: Literal["cpu", "gpu"] = "cpu"
     over: Mapping[str, Sequence[str]] = field(default_factory=dict)
     metrics: Sequence[str] = ()
+    metrics_in: Mapping[Profile, Sequence[str]] = field(default_factory=dict)
     curves: Sequence[str] = ()
     profiles: Sequence[Profile] = PROFILES
 
@@ -93,9 +95,10 @@ class Stage:
             return float(self.budget_min.get(profile, GPU_BUDGET_MIN if profile == "gpu" else SMOKE_BUDGET_MIN))
         return {"cpu": self.budget_min, "gpu": GPU_BUDGET_MIN, "smoke": SMOKE_BUDGET_MIN}[profile]
 
-    def metric_names(self) -> frozenset[str]:
-        """All declared metric names, braces expanded."""
-        return frozenset(name for pattern in self.metrics for name in expand(pattern))
+    def metric_names(self, profile: Profile | None = None) -> frozenset[str]:
+        """All declared metric names, braces expanded, of one profile or of any."""
+        named = [patterns for name, patterns in self.metrics_in.items() if profile in (None, name)]
+        return frozenset(name for patterns in (self.metrics, *named) for pattern in patterns for name in expand(pattern))
 
 
 @dataclass(frozen=True)
@@ -238,7 +241,7 @@ def _validate_stage(paper: Paper, stage: Stage, known: list[str]) -> None:
     budgets = stage.budget_min.values() if isinstance(stage.budget_min, Mapping) else [stage.budget_min]
     if not all(b > 0 for b in budgets):
         raise DeclarationError.of(where, "budget must be more than 0 minutes, got", stage.budget_min)
-    for profile in (*stage.profiles, *(stage.budget_min if isinstance(stage.budget_min, Mapping) else ())):
+    for profile in (*stage.profiles, *stage.metrics_in, *(stage.budget_min if isinstance(stage.budget_min, Mapping) else ())):
         if profile not in PROFILES:
             raise DeclarationError.of(where, "unknown profile", profile, PROFILES)
     if stage.node:

@@ -16,6 +16,7 @@ from flows.engine.checks import (
     at_most,
     better_than,
     between,
+    first_measured,
     k_of,
 )
 
@@ -112,3 +113,18 @@ def test_swapping_an_arm_asks_the_control():
 def test_k_of_refuses_an_impossible_k(k):
     with pytest.raises(ValueError, match=f"got k = {k}"):
         k_of(k, at_least("a", 1), at_least("b", 1))
+
+
+def test_first_measured_judges_the_check_whose_metrics_are_there():
+    check = first_measured(at_least("a.ames", 1), at_least("a.house", 1) & at_least("b.house", 1))
+    assert check.metrics() == {"a.ames", "a.house", "b.house"}
+    assert check.judge(evidence(**{"a.ames": (2, 1.5, 2.5)})).verdict == VERIFIED
+    theirs = evidence(**{"a.house": (0, -1, 0.5), "b.house": (2, 1.5, 2.5)})
+    assert check.judge(theirs).verdict == NOT_REPRODUCED
+    assert check.swapped({"a": "b"}).judge(theirs).verdict == VERIFIED
+    assert "a.ames is missing" in check.judge(evidence()).text
+
+
+def test_first_measured_refuses_to_judge_nothing():
+    with pytest.raises(ValueError, match="at least one check"):
+        first_measured()

@@ -35,7 +35,7 @@ def test_results_hold_every_declared_metric_and_no_other(slug):
     stored = json.loads((factory.ROOT / f"report/results/{slug}.json").read_text())
     names = {name for metrics in stored["stages"].values() for name in metrics}
     base = {n for n in names if not n.endswith((".lo", ".hi", ".se", ".n"))}
-    declared = {n for stage in registry.paper(slug).stages for n in stage.metric_names()}
+    declared = {n for stage in registry.paper(slug).stages for n in stage.metric_names("cpu")}
     assert base == declared
 
 
