@@ -140,7 +140,13 @@ class Runner:
             if self._ending.is_set():
                 raise StoppedError(f"{seen.name}: not started, the run is ending")
             process = subprocess.Popen(
-                command, cwd=home, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True
+                command,
+                cwd=home,
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
             )
             self._live.add(process.pid)
         try:
@@ -165,7 +171,14 @@ class Runner:
 class _Reader:
     """What the output of one `dvc repro --single-item` tells."""
 
-    _NOISE = ("To track the changes with git", "To enable auto staging", "git add ", "dvc config core.autostage", "Use `dvc push`", "Updating lock file")
+    _NOISE = (
+        "To track the changes with git",
+        "To enable auto staging",
+        "git add ",
+        "dvc config core.autostage",
+        "Use `dvc push`",
+        "Updating lock file",
+    )
 
     def __init__(self, name: str) -> None:
         self.name = name

@@ -14,20 +14,23 @@ from __future__ import annotations
 import queue
 import sys
 import time
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from flows.engine import cosmetic, dvc, plan, registry, staleness, sync
-from flows.engine.declare import DeclarationError, Profile
+from flows.engine import agenda, registry
+from flows.engine.agenda import Agenda
+from flows.engine.artifacts import publish
+from flows.engine.declare import Profile
 from flows.engine.execute import Runner
 from flows.engine.outcome import Ended, Report
-from flows.engine.plan import SCORECARD, TRACK, Step
+from flows.engine.plan import Step
 from flows.engine.project import Project
 from flows.engine.schedule import Schedule
 
 if TYPE_CHECKING:
     from prefect import Flow, Task
+    from prefect.client.schemas.objects import State
     from prefect.futures import PrefectFuture
 
 COLLECTION = "collection"
@@ -46,11 +49,14 @@ def collection_flow() -> Flow[..., Any]:
     return _flow(COLLECTION, None, "All papers: stages, claims, scorecard.")
 
 
-def run(slugs: Sequence[str] | None, profile: str, workers: int = 1) -> Report:
-    """Run papers through Prefect, with a server for the moment where none is configured or running; output goes to standard error.
+def run(slugs: Sequence[str] | None, profile: str = "cpu", workers: int = 1) -> Report:
+    """Run papers through Prefect; output goes to standard error.
+
+    Where nothing is stale, nothing is started. Else Prefect's server is the one that is configured, the one of `papers serve`,
+    or one that lasts as long as this process.
 
     Args:
-        slugs: which papers (None or none: all).
+        slugs: which papers (none: all).
         profile: `cpu`, `gpu` or `smoke`; the smoke project is written on demand.
         workers: how many stages run side by side; the cores are divided among them.
 
@@ -62,39 +68,46 @@ def run(slugs: Sequence[str] | None, profile: str, workers: int = 1) -> Report:
 
     project = Project.here(profile)
     chosen = list(dict.fromkeys(slugs or [])) or None
-    for slug in chosen or []:
-        registry.paper(slug)
-    _check(project, workers)
-    prefect_settings.apply(project.root)
-    name = chosen[0] if chosen and len(chosen) == 1 else COLLECTION
-    report: list[Report] = []
-    flow = _flow(name, chosen, "", show=lambda line: print(line, file=sys.stderr), keep=report.append)
-    with prefect_settings.quiet(), prefect_settings.terminable():
-        state = flow(profile=project.profile, workers=workers, return_state=True)
-    if not report:
-        raise DeclarationError(f"the flow ended before any stage: {state.message}")
-    return report[0]
+    with prefect_settings.terminable():
+        work = agenda.draw_up(project, chosen, workers)
+        if not work.todo and not work.last:
+            return work.report({}, 0.0)
+        prefect_settings.apply(project.root)
+        name = chosen[0] if chosen and len(chosen) == 1 else COLLECTION
+        made: list[Report] = []
+        state: State[Any] = _flow(name, chosen, work=work, show=_print, keep=made.append)(
+            profile=project.profile, workers=workers, return_state=True
+        )
+        if not made:
+            state.result()  # raises what ended the flow before it had a report
+    return made[0]
 
 
 def _flow(
-    name: str, slugs: list[str] | None, description: str, *, show: Show | None = None, keep: Callable[[Report], None] | None = None
+    name: str,
+    slugs: list[str] | None,
+    description: str = "",
+    *,
+    work: Agenda | None = None,
+    show: Show | None = None,
+    keep: Callable[[Report], None] | None = None,
 ) -> Flow[..., Any]:
     from prefect import flow
 
-    @flow(name=name, description=description, persist_result=False)
+    @flow(name=name, description=description or None, persist_result=False)
     def papers(profile: Profile = "cpu", workers: int = 1) -> Any:
         """Run what is stale.
 
         Args:
             profile: cpu, gpu or smoke.
-            workers: how many stages run side by side.
+            workers: how many stages run side by side; the cores are divided among them.
         """
         from prefect.states import Completed, Failed
 
         project = Project.here(profile)
-        _check(project, workers)
-        report = _orchestrate(project, slugs, workers, show)
-        _publish(project, name, report)
+        todo = work or agenda.draw_up(project, slugs, workers)
+        report = _orchestrate(todo, workers, show)
+        publish(project, name, report)
         if keep:
             keep(report)
         kind = Completed if report.ok else Failed
@@ -103,43 +116,81 @@ def _flow(
     return papers
 
 
-def _check(project: Project, workers: int) -> None:
-    """Refuse what would only fail later.
-
-    Raises:
-        DeclarationError: for a number of workers below 1, or a `dvc.yaml` that is not what `flows/` says.
-    """
-    if workers < 1:
-        raise DeclarationError.of("workers", "must be 1 or more, got", workers)
-    if project.profile == "smoke":
-        sync.sync(project)
-    elif wrong := sync.stale(project):
-        names = ", ".join(str(path.relative_to(project.root)) for path in wrong)
-        raise DeclarationError(f"{names} differ from flows/ and params.yaml; run `papers sync`")
-
-
-def _orchestrate(project: Project, slugs: list[str] | None, workers: int, show: Show | None) -> Report:
+def _orchestrate(work: Agenda, workers: int, show: Show | None) -> Report:
+    """Run everything on the agenda, inside a flow."""
+    from prefect import get_run_logger
     from prefect.runtime import flow_run
 
     started = time.monotonic()
-    steps = plan.build(project)
-    papers = {slug: _with_upstream(steps, f"{slug}-results") for slug in (slugs or registry.papers())}
-    wanted = {name for names in papers.values() for name in names}
-    chosen = {name: step for name, step in steps.items() if name in wanted}
-    changed, accepted = _changed(project, steps, chosen)
-    ended = {name: Ended(name, "cosmetic") for name in accepted}
-    todo = {n: s for n, s in steps.items() if n in plan.downstream(steps, changed & wanted) and n in wanted}
-    _logger().info("%d of %d stages to look at", len(todo), len(chosen))
-    run_id = str(flow_run.id or "")
-    runner = Runner(project, extra={FLOW_RUN_ID: run_id} if run_id else {}, pull=_has_remote(project))
+    get_run_logger().info("%d of %d stages are stale: %s", len(work.todo), len(work.chosen), ", ".join(work.todo) or "none")
+    runner = Runner(work.project, extra={FLOW_RUN_ID: str(flow_run.id or "")}, pull=work.pull)
     try:
-        ended |= _run_all(runner, Schedule(todo, workers, project.profile), workers, show)
-        for name in (SCORECARD, TRACK):
-            if todo or accepted or name in changed:
-                ended[name] = _task(runner.run_last, steps[name], show)(name, [])
+        ended = _run_all(runner, work, workers, show)
+        for step in work.last:
+            future = _task(step, runner.run_last, ended, show).submit(step.name)
+            future.wait()
+            if step.name not in ended:
+                ended[step.name] = _lost(step.name, future)
     except BaseException:
         runner.end()
         raise
-    order = [*chosen, SCORECARD, TRACK]
-    everything = {name: ended.get(name) or Ended(name, "up-to-date") for name in order}
-    return Report(project.profile, everything, papers, time.monotonic() - started)
+    return work.report(ended, time.monotonic() - started)
+
+
+def _run_all(runner: Runner, work: Agenda, workers: int, show: Show | None) -> dict[str, Ended]:
+    schedule = Schedule(work.todo, workers, work.project.profile)
+    ended: dict[str, Ended] = {}
+    futures: dict[str, PrefectFuture[Any]] = {}
+    done: queue.SimpleQueue[str] = queue.SimpleQueue()
+    while schedule.unfinished:
+        for step in schedule.start():
+            share = 1 if schedule.alone(step) else workers
+            task = _task(step, partial(runner.run, workers=share), ended, show)
+            # What it waits for has ended: this draws the edges of the graph in Prefect's pages.
+            futures[step.name] = future = task.submit(
+                step.name, return_state=False, wait_for=[futures[u] for u in step.upstream if u in futures]
+            )
+            future.add_done_callback(lambda _, name=step.name: done.put(name))
+        name = done.get()
+        if name not in ended:
+            ended[name] = _lost(name, futures[name])
+        for lost in schedule.end(ended[name]):
+            ended[lost.name] = lost
+            if show:
+                show(f"{lost.name}: {lost.outcome}, {lost.message}")
+    return ended
+
+
+def _task(step: Step, work: Callable[[Step, Show], Ended], ended: dict[str, Ended], show: Show | None) -> Task[[str], Any]:
+    """A Prefect task that runs one step, tells its run log and the terminal, and notes how it ended in `ended`."""
+    from prefect import get_run_logger, task
+    from prefect.cache_policies import NO_CACHE
+    from prefect.states import Completed, Failed
+
+    device = step.declared.device if step.declared else "cpu"
+    tags = [f"paper:{step.slug}"] if step.slug else []
+
+    @task(name=step.name, task_run_name=step.name, tags=[*tags, device], cache_policy=NO_CACHE, persist_result=False)
+    def run_step(name: str) -> Any:
+        """One `dvc repro --single-item`."""
+        logger = get_run_logger()
+
+        def say(line: str) -> None:
+            logger.info(line)
+            if show:
+                show(f"{name} | {line}")
+
+        result = ended[name] = work(step, say)
+        kind = Completed if result.ok else Failed
+        return kind(message=f"{result.outcome}{': ' if result.message else ''}{result.message}", data=result.outcome)
+
+    return run_step
+
+
+def _lost(name: str, future: PrefectFuture[Any]) -> Ended:
+    """How a step ended whose task broke before it could tell."""
+    return Ended(name, "failed", message=f"its Prefect task ended as {future.state.name}: {future.state.message}")
+
+
+def _print(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)

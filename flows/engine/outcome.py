@@ -49,6 +49,11 @@ class Report:
         return all(ended.ok for ended in self.steps.values())
 
     @property
+    def failed(self) -> list[str]:
+        """Names of the steps that failed, over budget included."""
+        return [ended.name for ended in self.steps.values() if ended.outcome in ("failed", "over-budget")]
+
+    @property
     def failed_papers(self) -> list[str]:
         """Slugs of the papers of which a step failed or could not run."""
         return [slug for slug, names in self.papers.items() if any(not self.steps[name].ok for name in names)]
@@ -61,9 +66,13 @@ class Report:
         """One line: what happened, or which papers failed, at which stages."""
         if self.ok:
             return f"{self._counts(list(self.steps))} in {duration(self.seconds)}"
-        broken = [ended for ended in self.steps.values() if ended.outcome in ("failed", "over-budget")]
+        broken = [self.steps[name] for name in self.failed]
         papers = self.failed_papers
-        who = f"{len(papers)} of {len(self.papers)} papers failed ({', '.join(papers)})" if papers else "the papers are done, but the end failed"
+        who = (
+            f"{len(papers)} of {len(self.papers)} papers failed ({', '.join(papers)})"
+            if papers
+            else "the papers are done, but the end failed"
+        )
         return f"{who}: {'; '.join(f'{e.name} {e.outcome}' for e in broken)}"
 
     def render(self) -> str:
@@ -75,9 +84,7 @@ class Report:
             spent = sum(self.steps[name].seconds for name in names)
             word = "FAILED" if slug in failed else "ok"
             lines.append(f"  {slug:<{width}}  {word:<6}  {self._counts(names)}" + (f", {duration(spent)}" if spent else ""))
-        for ended in self.steps.values():
-            if ended.outcome in ("failed", "over-budget"):
-                lines.append(f"  {ended.name}: {ended.message or ended.outcome}")
+        lines += [f"  {name}: {self.steps[name].message or self.steps[name].outcome}" for name in self.failed]
         blocked = [ended.name for ended in self.steps.values() if ended.outcome == "not run"]
         if blocked:
             lines.append(f"  not run, since what they need failed: {', '.join(blocked)}")
@@ -85,7 +92,11 @@ class Report:
 
     def markdown(self) -> str:
         """The report as Markdown, a table row per step that was not up to date."""
-        rows = [f"| {e.name} | {e.outcome} | {duration(e.seconds)} | {_cell(e.message)} |" for e in self.steps.values() if e.outcome != "up-to-date"]
+        rows = [
+            f"| {e.name} | {e.outcome} | {duration(e.seconds)} | {_cell(e.message)} |"
+            for e in self.steps.values()
+            if e.outcome != "up-to-date"
+        ]
         fresh = sum(e.outcome == "up-to-date" for e in self.steps.values())
         table = ["", "| stage | outcome | time | why |", "| --- | --- | --- | --- |", *rows] if rows else []
         return "\n".join([f"**{self.profile}**: {self.headline()}", *table, "", f"{fresh} of {len(self.steps)} stages were up to date."])
