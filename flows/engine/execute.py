@@ -195,8 +195,10 @@ class _Reader:
         self._last = text
         self._ran |= text == f"Running stage '{self.name}':"
         self._cached |= text.startswith(f"Stage '{self.name}' is cached - skipping run")
-        if text.startswith((f"{self.name}: ", "stage not started: ")):
-            self._own = text.removeprefix(f"{self.name}: ")
+        for start in (f"{self.name}: ", "stage not started: "):
+            # Anywhere in the line: a progress bar that was cut off leaves its line open.
+            if start in text:
+                self._own = text.rpartition(start)[2]
         if text.startswith("ERROR: "):
             self._error = self._error or text.removeprefix("ERROR: ")
             if found := re.search(r"exited with (\d+)$", text):

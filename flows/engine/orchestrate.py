@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from prefect.futures import PrefectFuture
 
 COLLECTION = "collection"
-FLOW_RUN_ID = "PAPERS_FLOW_RUN_ID"
+FLOW_RUN_ID = "PREFECT__FLOW_RUN_ID"  # where the tracker looks for the flow run that a stage belongs to
 
 Show = Callable[[str], None]
 
@@ -75,9 +75,8 @@ def run(slugs: Sequence[str] | None, profile: str = "cpu", workers: int = 1) -> 
         prefect_settings.apply(project.root)
         name = chosen[0] if chosen and len(chosen) == 1 else COLLECTION
         made: list[Report] = []
-        state: State[Any] = _flow(name, chosen, work=work, show=_print, keep=made.append)(
-            profile=project.profile, workers=workers, return_state=True
-        )
+        flow: Any = _flow(name, chosen, work=work, show=_print, keep=made.append)
+        state: State[Any] = flow(profile=project.profile, workers=workers, return_state=True)
         if not made:
             state.result()  # raises what ended the flow before it had a report
     return made[0]
@@ -150,7 +149,7 @@ def _run_all(runner: Runner, work: Agenda, workers: int, show: Show | None) -> d
             futures[step.name] = future = task.submit(
                 step.name, return_state=False, wait_for=[futures[u] for u in step.upstream if u in futures]
             )
-            future.add_done_callback(lambda _, name=step.name: done.put(name))
+            future.add_done_callback(partial(_tell, done, step.name))
         name = done.get()
         if name not in ended:
             ended[name] = _lost(name, futures[name])
@@ -159,6 +158,10 @@ def _run_all(runner: Runner, work: Agenda, workers: int, show: Show | None) -> d
             if show:
                 show(f"{lost.name}: {lost.outcome}, {lost.message}")
     return ended
+
+
+def _tell(done: queue.SimpleQueue[str], name: str, future: object) -> None:
+    done.put(name)
 
 
 def _task(step: Step, work: Callable[[Step, Show], Ended], ended: dict[str, Ended], show: Show | None) -> Task[[str], Any]:

@@ -69,6 +69,14 @@ def apply(root: Path) -> str:
     return url
 
 
+def own(root: Path, url: str) -> None:
+    """Settle this process's settings, before Prefect is imported, for a server of the checkout's own at `url`."""
+    os.environ.pop("PREFECT_PROFILE", None)
+    os.environ.update(defaults(root))
+    os.environ.setdefault("PREFECT_HOME", str(home(root)))
+    os.environ["PREFECT_API_URL"] = url
+
+
 def remember(root: Path, url: str) -> None:
     """Note where the server of this checkout answers."""
     home(root).mkdir(exist_ok=True)

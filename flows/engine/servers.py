@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import http.client
 import os
@@ -103,12 +104,14 @@ def stop(child: Child, grace_s: float = STOP_GRACE_S) -> None:
         except subprocess.TimeoutExpired:
             child.process.kill()
             child.process.wait()
-    _, left = psutil.wait_procs(below, timeout=grace_s / 2)
+    _, left = psutil.wait_procs(below, timeout=grace_s / 10)
     for process in left:
-        try:
-            end_group(os.getpgid(process.pid), 2.0)
-        except ProcessLookupError:
-            continue
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process.terminate()
+    _, left = psutil.wait_procs(left, timeout=grace_s)
+    for process in left:
+        with contextlib.suppress(ProcessLookupError):
+            end_group(os.getpgid(process.pid), 1.0)
 
 
 def check_port(port: int, what: str, option: str) -> None:
