@@ -43,9 +43,10 @@ def serve(root: Path, *, prefect_port: int = 4200, mlflow_port: int = 5000) -> i
                 _say("stopping")
                 return 0
             finally:
-                prefect_settings.forget(root)
-                for child in reversed(children):
-                    servers.stop(child)
+                with servers.undisturbed():
+                    prefect_settings.forget(root)
+                    for child in reversed(children):
+                        servers.stop(child)
     except ServerError as error:
         print(f"papers serve: {error}", file=sys.stderr)
         return 1
@@ -59,7 +60,8 @@ def _start(root: Path, prefect_port: int, mlflow_port: int, children: list[Child
         raise ServerError(f"{root / 'prefect.yaml'} is missing; write it with `papers sync`")
     url, logs = prefect_settings.api_url(prefect_port), prefect_settings.home(root)
     prefect_settings.own(root, url)
-    settings = environment(root)
+    # MLflow's job runner (eight processes, 2 GB) serves features that are not used here.
+    settings = environment(root, {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"})
     _say("starting Prefect and MLflow (20 s to a minute)")
     server = servers.start("Prefect's server", prefect_settings.server_command(prefect_port), logs / "server.log", settings, root)
     children.append(server)

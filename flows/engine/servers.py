@@ -13,7 +13,7 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -112,6 +112,17 @@ def stop(child: Child, grace_s: float = STOP_GRACE_S) -> None:
     for process in left:
         with contextlib.suppress(ProcessLookupError):
             end_group(os.getpgid(process.pid), 1.0)
+
+
+@contextlib.contextmanager
+def undisturbed() -> Iterator[None]:
+    """While inside, signals that ask this process to end are ignored: it is ending, and needs the time to do it well."""
+    previous = {number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+    try:
+        yield
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)
 
 
 def check_port(port: int, what: str, option: str) -> None:
