@@ -87,10 +87,10 @@ class Runner:
         started = time.monotonic()
         budget = step.declared.budget(self._project.profile) if step.declared else 0.0
         deadline = started + (max(budget, PATIENCE_MIN) * 60 if patience_s is None else patience_s)
-        missing = not all((self._project.home / out).exists() for out in step.outs)
         command = dvc.command(self._project, "repro", "--single-item", *(["--pull"] if self._pull else []), step.name)
         waiting = False
         while True:
+            missing = not all((self._project.home / out).exists() for out in step.outs)
             seen = _Reader(step.name)
             status = self._once(command, seen, say, workers)
             if status == 0 or not seen.holder:
@@ -103,7 +103,7 @@ class Runner:
                 waiting = True
             self._ending.wait(random.uniform(*PAUSE_S))
         outcome = seen.outcome(status)
-        if outcome == "up-to-date" and missing:
+        if outcome == "up-to-date" and missing and not waiting:
             outcome = "restored"
         return Ended(step.name, outcome, time.monotonic() - started, "" if status == 0 else seen.reason(status))
 

@@ -31,9 +31,9 @@ def defaults(root: Path) -> dict[str, str]:
         "DO_NOT_TRACK": "1",
         "MLFLOW_DISABLE_TELEMETRY": "true",
     }
-    if not any(name in os.environ for name in OWN):
+    if not any(os.environ.get(name) for name in OWN):
         settings["PREFECT_HOME"] = str(home(root))
-    return {name: value for name, value in settings.items() if name not in os.environ}
+    return {name: value for name, value in settings.items() if not os.environ.get(name)}
 
 
 def home(root: Path) -> Path:
@@ -73,7 +73,7 @@ def own(root: Path, url: str) -> None:
     """Settle this process's settings, before Prefect is imported, for a server of the checkout's own at `url`."""
     os.environ.pop("PREFECT_PROFILE", None)
     os.environ.update(defaults(root))
-    os.environ.setdefault("PREFECT_HOME", str(home(root)))
+    os.environ["PREFECT_HOME"] = os.environ.get("PREFECT_HOME") or str(home(root))
     os.environ["PREFECT_API_URL"] = url
 
 

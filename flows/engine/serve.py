@@ -121,9 +121,11 @@ def _create_pools() -> None:
 def _deploy(root: Path, settings: Environment) -> None:
     command = [sys.executable, "-m", "prefect", "--no-prompt", "deploy", "--all"]
     done = subprocess.run(command, cwd=root, env=settings, capture_output=True, text=True, check=False)
-    # Prefect ends with success when a deployment fails, and says so in its output only.
-    if done.returncode != 0 or "ERROR" in done.stdout + done.stderr:
-        raise ServerError(f"`prefect deploy --all` failed:\n{(done.stdout + done.stderr).strip()[-2000:]}")
+    log = prefect_settings.home(root) / "deploy.log"
+    log.write_text(done.stdout + done.stderr, encoding="utf-8")
+    if done.returncode != 0:
+        last = (done.stderr.strip() or done.stdout.strip()).splitlines()[-1:]
+        raise ServerError(f"`prefect deploy --all` failed: {''.join(last)} ({log}); correct the flow, or run `papers sync`")
 
 
 def _say(text: str) -> None:
