@@ -7,6 +7,7 @@ by `PREFECT_HOME`, `PREFECT_PROFILE` or `PREFECT_API_URL`. Prefect reads its set
 from __future__ import annotations
 
 import atexit
+import fcntl
 import json
 import os
 import signal
@@ -112,7 +113,6 @@ def _running(root: Path) -> str:
 
 
 def _temporary(root: Path) -> str:
-    port = servers.free_port()
     print("starting Prefect for this run (`make serve` in another terminal keeps it running)", file=sys.stderr)
     settings = {
         # Nightly runs are the business of the server that stays.
@@ -120,11 +120,14 @@ def _temporary(root: Path) -> str:
         "PREFECT_SERVER_SERVICES_LATE_RUNS_ENABLED": "false",
     }
     environment: Mapping[str, str] = {**os.environ, **settings}
-    log = home(root) / f"temporary-{port}.log"
-    child = servers.start("Prefect's server", server_command(port, ui=False), log, environment, root)
-    # Registered before Prefect is imported, so that it happens after Prefect has sent its last logs.
-    atexit.register(_end, child)
-    servers.wait_for(child, f"{api_url(port)}/health")
+    home(root).mkdir(exist_ok=True)
+    with (home(root) / "start.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # two first runs at once would both create the database
+        port = servers.free_port()
+        child = servers.start("Prefect's server", server_command(port, ui=False), home(root) / f"temporary-{port}.log", environment, root)
+        # Registered before Prefect is imported, so that it happens after Prefect has sent its last logs.
+        atexit.register(_end, child)
+        servers.wait_for(child, f"{api_url(port)}/health")
     return api_url(port)
 
 

@@ -41,7 +41,9 @@ class Served:
 
     def flow_run(self, name: str) -> dict[str, Any]:
         """The newest run of a flow."""
-        found = self.ask("flow_runs/filter", flows={"name": {"any_": [name]}}, sort="EXPECTED_START_TIME_DESC", limit=1)
+        begun = {"state": {"type": {"not_any_": ["SCHEDULED"]}}}
+        flow = {"name": {"any_": [name]}}
+        found = self.ask("flow_runs/filter", flows=flow, flow_runs=begun, sort="START_TIME_DESC", limit=1)
         assert found, f"no run of flow {name}"
         return found[0]
 
