@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from flows.engine.declare import PROFILES, DeclarationError
 from flows.engine.dvc import DvcError
 from flows.engine.project import Project
+from flows.engine.servers import ServerError
 
 Command = Callable[[argparse.Namespace], int]
 
@@ -19,7 +20,7 @@ def main(words: Sequence[str] | None = None) -> int:
     command: Command = arguments.command
     try:
         return command(arguments)
-    except (DeclarationError, FileNotFoundError, DvcError, LookupError) as error:
+    except (DeclarationError, FileNotFoundError, DvcError, ServerError, LookupError) as error:
         text = error.args[0] if isinstance(error, KeyError) and error.args else error
         print(f"papers {arguments.name}: {text}", file=sys.stderr)
         return 2

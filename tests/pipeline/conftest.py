@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent))
 
 import factory
+import running
 
 
 @pytest.fixture(scope="session")
@@ -44,6 +46,12 @@ def migrated(tmp_path_factory: pytest.TempPathFactory) -> Path:
     project = Project(tmp_path_factory.mktemp("migrated"))
     tracking.initialise(project)
     return project.database
+
+
+@pytest.fixture(scope="session")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[running.Served]:
+    """`papers serve` for a toy checkout in which nothing has run; ended with the tests, and nothing of it may be left then."""
+    yield from running.serve(factory.make_project(tmp_path_factory.mktemp("served"), shared=True))
 
 
 def copy(source: Path, target: Path) -> Path:
