@@ -56,9 +56,9 @@ def mirror(project: Project, only: Iterable[str] = (), flow_run_id: str = "") ->
     Raises:
         TrackingError: if the database cannot be used.
     """
-    held = _held(project, list(only))
     client = tracking.connect(project)
     with tracking.locked(project, "mirror"):
+        held = _held(project, list(only))
         known = _Known.of(client, project)
         for leftover in known.leftovers:
             client.delete_run(leftover.info.run_id)

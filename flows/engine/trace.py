@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 _SHORTEST_PREFIX = 4
 
 
-class TraceError(ValueError):
+class TraceError(LookupError):
     """Nothing is known under this name; says which names come near."""
 
 

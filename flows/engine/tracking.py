@@ -33,7 +33,6 @@ KIND, STAGE, EXECUTION = "papers.kind", "stage", "execution"
 WRITER, BY_MIRROR, BY_STREAM = "papers.writer", "mirror", "stream"
 PARENT = "mlflow.parentRunId"
 NOTE = "mlflow.note.content"
-TRAINING_PAGES = {"mlflow.experimentKind": "custom_model_development"}  # which of its two sets of pages MLflow shows
 
 
 class TrackingError(RuntimeError):
@@ -116,7 +115,7 @@ def experiment(client: MlflowClient, project: Project, name: str) -> str:
     if found is None:
         try:
             place = (artifacts(project) / name).as_uri()
-            return str(client.create_experiment(name, artifact_location=place, tags=TRAINING_PAGES))
+            return str(client.create_experiment(name, artifact_location=place))
         except MlflowException:
             found = client.get_experiment_by_name(name)  # another process was quicker
             if found is None:
