@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from flows.engine.declare import PROFILES, DeclarationError
 from flows.engine.dvc import DvcError
 from flows.engine.project import Project
+from flows.engine.tracking import TrackingError
 from flows.engine.servers import ServerError
 
 Command = Callable[[argparse.Namespace], int]
@@ -137,7 +138,8 @@ def _track(arguments: argparse.Namespace) -> int:
     step = plan.build(project)[plan.TRACK]
     if arguments.rebuild or not all((project.home / path).exists() for path in step.data):
         return track.main([project.profile, *(["--rebuild"] if arguments.rebuild else [])])  # DVC refuses while a paper has not run
-    dvc.run(project, "repro", "--single-item", plan.TRACK)
+    # Forced: DVC sees no change when a stage ran on other inputs with equal metrics, and MLflow has an execution to show.
+    dvc.run(project, "repro", "--force", "--single-item", plan.TRACK)
     return 0
 
 
