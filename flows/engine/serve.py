@@ -12,7 +12,7 @@ import sys
 import time
 from pathlib import Path
 
-from flows.engine import prefect_settings, servers
+from flows.engine import prefect_settings, servers, tracking
 from flows.engine.deployments import GPU_POOL, POOL
 from flows.engine.dvc import environment
 from flows.engine.execute import cores, thread_limits
@@ -87,17 +87,15 @@ def _start(root: Path, prefect_port: int, mlflow_port: int, children: list[Child
 
 
 def _mlflow_command(project: Project, port: int) -> list[str]:
-    project.database.parent.mkdir(parents=True, exist_ok=True)
-    store = f"sqlite:///{project.database.resolve()}"
-    words = ["server", "--backend-store-uri", store, "--host", HOST, "--port", str(port), "--workers", "1"]
-    artifacts = ["--default-artifact-root", str(project.database.resolve().parent / "artifacts"), "--no-serve-artifacts"]
+    words = ["server", "--backend-store-uri", tracking.uri(project), "--host", HOST, "--port", str(port), "--workers", "1"]
+    artifacts = ["--default-artifact-root", tracking.artifacts(project).as_uri(), "--no-serve-artifacts"]
     return [sys.executable, "-m", "mlflow", *words, *artifacts]
 
 
 def _mirror(root: Path, settings: Environment) -> None:
-    """Let MLflow show what there is, and its database exist before anything else opens it."""
+    """Let MLflow show what there is, and its database be whole before anything else opens it."""
     for profile in ("cpu", "gpu"):
-        if (Project.here(profile, root).home / "dvc.lock").is_file():
+        if profile == "cpu" or (root / profile / "dvc.lock").is_file():
             command = [sys.executable, "-m", "flows.engine.track", profile]
             done = subprocess.run(command, cwd=root, env=settings, capture_output=True, text=True, check=False)
             if done.returncode != 0:

@@ -50,7 +50,6 @@ class Served:
 
 def serve(folder: Path) -> Iterator[Served]:
     """Serve a checkout until the generator is resumed, then interrupt it and see to it that nothing is left."""
-    write_deployments(folder)
     ports = [free_port(), free_port()]
     words = [sys.executable, "-m", "flows.engine.cli", "serve", "--prefect-port", str(ports[0]), "--mlflow-port", str(ports[1])]
     process = subprocess.Popen(
@@ -79,15 +78,6 @@ def serve(folder: Path) -> Iterator[Served]:
         if process.poll() is None:
             process.terminate()
             process.wait(90)
-
-
-def write_deployments(folder: Path) -> None:
-    """Write `prefect.yaml` for the papers of the checkout."""
-    code = (
-        "from pathlib import Path; from flows.engine import registry; from flows.engine.deployments import render_prefect_yaml\n"
-        "Path('prefect.yaml').write_text(render_prefect_yaml(registry.papers().values()))"
-    )
-    factory.run(folder, sys.executable, "-c", code)
 
 
 def outcomes(
