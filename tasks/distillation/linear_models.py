@@ -15,11 +15,11 @@ def least_squares(rows: np.ndarray) -> np.ndarray:
 def ridge(rows: np.ndarray, rng: np.random.Generator, penalties: tuple[float, ...] = PENALTIES, folds: int = 5) -> np.ndarray:
     """Coefficients (d,) of ridge regression, the penalty (relative to n) chosen by cross-validation inside the rows."""
     n = len(rows)
-    fold = rng.permutation(n) % min(folds, n)
-    errors = [
-        np.mean([squared_error(_ridge(rows[fold != f], p), rows[fold == f]) for f in range(min(folds, n))]) if n > 1 else p
-        for p in penalties
-    ]
+    count = min(folds, n)
+    if count < 2:
+        return _ridge(rows, penalties[0])
+    fold = rng.permutation(n) % count
+    errors = [np.mean([squared_error(_ridge(rows[fold != f], p), rows[fold == f]) for f in range(count)]) for p in penalties]
     return _ridge(rows, penalties[int(np.argmin(errors))])
 
 

@@ -19,7 +19,7 @@ from tasks.distillation.regression_warmstart import RegressionStartParams
 class RegressionMatchingParams(RegressionStartParams):
     """As the stage before, and how to minimise."""
 
-    optimiser: Literal["lbfgs", "adam"] = "lbfgs"
+    optimiser: Literal["gauss_newton", "lbfgs", "adam"] = "gauss_newton"
     max_iterations: int = Field(2000, ge=1)
 
 

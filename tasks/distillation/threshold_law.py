@@ -27,7 +27,8 @@ class ThresholdParams(Params):
         tables: swept at all their columns.
         law_table: whose columns are thinned out for the law in q.
         coordinates: numbers q of columns, target included, for the law.
-        size: synthetic rows m.
+        size: synthetic rows m of the sweeps over k.
+        law_size: synthetic rows m for the law in q, at least its largest q.
         seeds: repetitions.
         tolerance: spectral error that counts as exact.
     """
@@ -36,6 +37,7 @@ class ThresholdParams(Params):
     law_table: str = "boston"
     coordinates: tuple[int, ...] = Field((4, 6, 8, 10, 12, 14), min_length=2)
     size: int = Field(100, ge=1)
+    law_size: int = Field(30, ge=1)
     seeds: int = Field(5, ge=1)
     seed: int = Field(0, ge=0)
     tolerance: float = Field(1e-3, gt=0)
@@ -112,7 +114,7 @@ def _work(job: Job) -> list[dict[str, object]]:
     if kind == "law":
         columns = np.append(rng.permutation(rows.shape[1] - 1)[: q - 1], rows.shape[1] - 1)
         train_rows, _ = split_table(rows[:, columns], params.seed + seed)
-        start = train_rows[random_rows(len(train_rows), params.size, rng)]
+        start = train_rows[random_rows(len(train_rows), params.law_size, rng)]
         return [{"q": q, "seed": seed, "k_star": smallest_sufficient(train_rows, start, rng, params.tolerance)}]
     train_rows, _ = split_table(rows, params.seed + seed)
     limit = threshold(rows.shape[1])

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
-import numpy as np
+from pathlib import Path
 
-from tasks.offline_rl.environments import ControlTask
-from tasks.offline_rl.transitions import Transitions
+import numpy as np
+from pydantic import Field
+
+from tasks.common.node import Inputs, Log, Metrics, Params
+from tasks.common.parallel import map_parallel
+from tasks.common.statistics import summarise
+from tasks.offline_rl.environments import TASKS, ControlTask, control_task
+from tasks.offline_rl.transitions import Transitions, write_transitions
 
 
 def collect_transitions(task: ControlTask, steps: int, rng: np.random.Generator) -> Transitions:
@@ -59,3 +65,48 @@ def collect_transitions(task: ControlTask, steps: int, rng: np.random.Generator)
         np.asarray(truncated_, bool),
         np.asarray(episode_, np.int64),
     )
+
+
+class CollectParams(Params):
+    """Which tasks, how much, how often.
+
+    Attributes:
+        environments: names of `tasks.offline_rl.environments`.
+        steps: transitions per data set.
+        seeds: data sets per environment.
+        seed: of everything random.
+    """
+
+    environments: tuple[str, ...] = Field(("cartpole", "acrobot", "mountaincar"), min_length=1)
+    steps: int = Field(5000, ge=1)
+    seeds: int = Field(5, ge=1)
+    seed: int = Field(0, ge=0)
+
+
+def prepare(params: CollectParams, inputs: Inputs, out: Path, log: Log) -> Metrics:
+    """Node: `<environment>.<seed>.parquet` for every environment and seed.
+
+    Metrics by environment: `behaviour.return.<env>` over finished episodes, `behaviour.terminal_share.<env>`.
+    """
+    jobs = [(name, s, params) for name in params.environments for s in range(params.seeds)]
+    done = log.progress(map_parallel(_collect, jobs), total=len(jobs), desc="collect")
+    found: dict[str, list[Transitions]] = {}
+    for (name, s, _), data in zip(jobs, done, strict=True):
+        write_transitions(out / f"{name}.{s}.parquet", data)
+        found.setdefault(name, []).append(data)
+    metrics: Metrics = {}
+    for name, sets in found.items():
+        metrics |= summarise(f"behaviour.return.{name}", [mean_episode_return(d) for d in sets])
+        metrics |= summarise(f"behaviour.terminal_share.{name}", [d.terminated.mean() for d in sets])
+    return metrics
+
+
+def mean_episode_return(data: Transitions) -> float:
+    """Mean undiscounted return over the episodes of a data set, cut ones included."""
+    return float(np.bincount(data.episode - data.episode[0], weights=data.reward).mean())
+
+
+def _collect(job: tuple[str, int, CollectParams]) -> Transitions:
+    name, s, params = job
+    task = control_task(name)
+    return collect_transitions(task, params.steps, np.random.default_rng([params.seed, list(TASKS).index(name), s]))

@@ -110,10 +110,8 @@ def fit_networks(
     )
     action = torch.as_tensor(np.stack([b.action for b in batches]), device=device)
     generators = [torch.Generator().manual_seed(int(s)) for s in seeds]
-    weights = [
-        torch.stack(w).to(device).requires_grad_()
-        for w in zip(*(_first(g, dimension, config.hidden, n_actions) for g in generators), strict=True)
-    ]
+    first = [_first(g, dimension, config.hidden, n_actions) for g in generators]
+    weights = [torch.stack(w).to(device).requires_grad_() for w in zip(*first, strict=True)]
     optimiser = torch.optim.Adam(weights, lr=config.learning_rate)
     size = min(config.batch, n)
     kept: list[QNetworks] = []
