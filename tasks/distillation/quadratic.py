@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import contextlib
 import warnings
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -224,9 +225,25 @@ def jacobian_gram(rows: np.ndarray, regressors: np.ndarray) -> np.ndarray:
     return (4.0 / len(rows) ** 2) * (projected.T @ projected) * (regressors @ regressors.T)
 
 
+def escape_saddle(rows: np.ndarray, regressors: np.ndarray, error: np.ndarray) -> np.ndarray | None:
+    """Better rows than a stationary point that is no minimum, or None if it is one.
+
+    In the second moment J is convex with slope S = sum_j e_j r_j r_j^T, so a stationary point is a global minimum if S has no
+    negative eigenvalue. Otherwise A + t v v^T is better, v its eigenvector; the best t is known, and a direction of R^m in which
+    the rows have nothing carries it.
+    """
+    values, vectors = np.linalg.eigh((regressors * error[:, None]).T @ regressors)
+    v = vectors[:, 0]
+    along = (regressors @ v) ** 2
+    best = -float(error @ along) / max(float(along @ along), 1e-300)
+    if values[0] >= 0 or best <= 0:
+        return None
+    empty = np.linalg.svd(rows, full_matrices=True)[0][:, -1]  # (m,)
+    return rows + np.sqrt(len(rows) * best) * np.outer(empty, v)
+
+
 def _gauss_newton(first: np.ndarray, r: np.ndarray, targets: np.ndarray, limit: int) -> tuple[np.ndarray, int]:
     """Levenberg (1944) and Marquardt (1963), solved in the k losses instead of the m q coordinates: the shortest step."""
-    from scipy.linalg import cho_factor, cho_solve
 
     def residual(rows: np.ndarray) -> np.ndarray:
         projected = rows @ r.T
@@ -237,22 +254,36 @@ def _gauss_newton(first: np.ndarray, r: np.ndarray, targets: np.ndarray, limit: 
     goal = 1e-26 * max(float(targets @ targets), 1e-300)
     for iteration in range(limit):
         value = float(error @ error)
-        if value <= goal or damping > 1e12:
+        if value <= goal:
             return rows, iteration
-        gram = jacobian_gram(rows, r)
-        floor = np.trace(gram) / len(gram)
-        for _ in range(60):
-            with contextlib.suppress(np.linalg.LinAlgError):
-                solved = cho_solve(cho_factor(gram + damping * floor * np.eye(len(gram))), error)
-                trial = rows - (2.0 / len(rows)) * ((rows @ r.T) * solved) @ r
-                new = residual(trial)
-                if float(new @ new) < value:
-                    rows, error, damping = trial, new, max(damping / 5, 1e-12)
-                    break
-            damping *= 4
-        else:
-            return rows, iteration
+        step = _shorter_loss(rows, r, error, damping, residual)
+        if step is None:
+            escaped = escape_saddle(rows, r, error)
+            if escaped is None or not float(residual(escaped) @ residual(escaped)) < value:
+                return rows, iteration
+            step = escaped, 1e-3
+        rows, damping = step
+        error = residual(rows)
     return rows, limit
+
+
+def _shorter_loss(
+    rows: np.ndarray, r: np.ndarray, error: np.ndarray, damping: float, residual: Callable[[np.ndarray], np.ndarray]
+) -> tuple[np.ndarray, float] | None:
+    """Rows with a smaller objective and the next damping, or None if no damping finds any."""
+    from scipy.linalg import cho_factor, cho_solve
+
+    gram = jacobian_gram(rows, r)
+    shift = np.trace(gram) / len(gram) * np.eye(len(gram))
+    while damping < 1e9:
+        with contextlib.suppress(np.linalg.LinAlgError):
+            solved = cho_solve(cho_factor(gram + damping * shift), error)
+            trial = rows - (2.0 / len(rows)) * ((rows @ r.T) * solved) @ r
+            new = residual(trial)
+            if float(new @ new) < (1 - 1e-6) * float(error @ error):
+                return trial, max(damping / 5, 1e-12)
+        damping *= 4
+    return None
 
 
 def _lbfgs(first: np.ndarray, r: np.ndarray, targets: np.ndarray, limit: int) -> tuple[np.ndarray, int]:

@@ -25,9 +25,9 @@ class RegressionReportParams(RegressionStartParams):
 def evaluate(params: RegressionReportParams, inputs: Inputs, out: Path, log: Log) -> Metrics:
     """Node: `errors.parquet` (table, trial, arm, size, mse), figures and metrics.
 
-    By arm and cell `<table>_n<size>`: `mse` (test, standardised target), `median_mse`, `relative_mse` (1 + paired excess over
+    By arm and cell `<table>_n<size>`: `mse` (test, standardised target), `log_mse`, `median_mse`, `relative_mse` (1 + paired excess over
     the full set divided by the full set's mean, so that its mean is the ratio of means), and the paired differences
-    `syn_k<k>.mse.<cell>-{rand,lev}.mse.<cell>`.
+    `syn_k<k>.mse.<cell>-{rand,lev}.mse.<cell>`, of `log_mse` too.
     """
     sets = read_sets(inputs.file("warmstart-supervised", "sets.parquet")) | read_sets(inputs.file("train-supervised", "sets.parquet"))
     splits = {
@@ -37,7 +37,7 @@ def evaluate(params: RegressionReportParams, inputs: Inputs, out: Path, log: Log
     }
     errors = _errors(params, sets, splits, log)
     write_parquet(out / "errors.parquet", errors)
-    log.figure("test_error", figures.error_by_size(errors, params))
+    log.figure("error_by_size", figures.error_by_size(errors, params))
     sweeps = inputs["train-sweep"]
     log.figure("threshold", figures.threshold(read_parquet(sweeps / "sweep.parquet"), read_parquet(sweeps / "law.parquet")))
     first = next(iter(params.regressors))
@@ -80,9 +80,12 @@ def _metrics(errors: pd.DataFrame, params: RegressionReportParams) -> Metrics:
             values = {arm: v for (t, arm, s), v in by_arm.items() if (t, s) == (table, size) and arm != "full"}
             for arm, mse in values.items():
                 metrics |= summarise(f"{arm}.mse.{cell}", mse)
+                metrics |= summarise(f"{arm}.log_mse.{cell}", np.log(mse))
                 metrics |= summarise(f"{arm}.relative_mse.{cell}", 1 + (mse - full) / full.mean())
                 metrics[f"{arm}.median_mse.{cell}"] = float(np.median(mse))
             for k in ks:
                 for other in ("rand", "lev"):
-                    metrics |= paired(f"syn_k{k}.mse.{cell}-{other}.mse.{cell}", values[f"syn_k{k}"], values[other])
+                    ours, theirs = values[f"syn_k{k}"], values[other]
+                    metrics |= paired(f"syn_k{k}.mse.{cell}-{other}.mse.{cell}", ours, theirs)
+                    metrics |= paired(f"syn_k{k}.log_mse.{cell}-{other}.log_mse.{cell}", np.log(ours), np.log(theirs))
     return metrics
