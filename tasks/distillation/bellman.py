@@ -171,6 +171,19 @@ def distil_transitions(
     return DistilledTransitions(TdBatch(s, rows.action, r, following, c), begin, end)
 
 
+def reward_levels(batch: TdBatch) -> tuple[float, float]:
+    """Mean learning reward of continuing and of terminating rows; the mean of all for a kind that does not occur.
+
+    Example:
+        >>> zero = np.zeros((3, 1))
+        >>> reward_levels(TdBatch(zero, np.zeros(3, int), np.array([-1.0, -3.0, 5.0]), zero, np.array([1.0, 1.0, 0.0])))
+        (-2.0, 5.0)
+    """
+    ended = batch.continuation < 0.5
+    overall = float(batch.reward.mean())
+    return tuple(float(batch.reward[rows].mean()) if rows.any() else overall for rows in (~ended, ended))  # type: ignore[return-value]
+
+
 def relative_loss_error(losses: np.ndarray, targets: np.ndarray) -> float:
     """Root mean square of the loss differences over predictors, divided by the root mean square loss.
 

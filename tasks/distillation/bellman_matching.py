@@ -11,7 +11,7 @@ from pydantic import Field, model_validator
 from tasks.common.formats import read_parquet, write_parquet
 from tasks.common.node import Inputs, Log, Metrics
 from tasks.common.parallel import map_parallel
-from tasks.distillation.bellman import MatchingConfig, distil_transitions
+from tasks.distillation.bellman import MatchingConfig, distil_transitions, reward_levels
 from tasks.distillation.bellman_warmstart import BellmanStartParams, bank_for, load_batch
 from tasks.offline_rl.environments import control_task
 from tasks.offline_rl.transitions import TdBatch
@@ -105,7 +105,6 @@ def _distil(job: tuple[BellmanMatchingParams, Path, Path, str, int]) -> list[Tra
         targets = kept[f"losses.{arm.bank}"][: arm.k]
         for size in arm.sizes or params.sizes:
             first = batch.take(kept[f"{arm.start}.{size}"])
-            levels = (task.step_reward, task.terminal_reward)
-            found = distil_transitions(first, targets, bank, task.gamma, arm, params.banks[arm.bank], levels)
+            found = distil_transitions(first, targets, bank, task.gamma, arm, params.banks[arm.bank], reward_levels(batch))
             sets.append(TransitionSet(environment, seed, name, found.batch, found.start, found.end))
     return sets
