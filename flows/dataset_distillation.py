@@ -160,6 +160,26 @@ paper = Paper(
             device="gpu",
             metrics=bellman_metrics(),
         ),
+        Stage(
+            "prepare-minari",
+            "tasks.offline_rl.minari_data:prepare",
+            budget_min=30,
+            metrics=["behaviour.return.minari"],
+            profiles=["gpu"],
+        ),
+        Stage(
+            "evaluate-minari",
+            "tasks.distillation.minari_report:evaluate",
+            needs=["prepare-minari"],
+            budget_min=60,
+            device="gpu",
+            metrics=[
+                "{full,rand,syn_many}.return.minari",
+                "{rand,syn_many}.heldout_loss_error.minari",
+                *(f"syn_many.{q}.minari-rand.{q}.minari" for q in ("return", "heldout_loss_error")),
+            ],
+            profiles=["gpu"],
+        ),
     ],
     claims=[
         Claim(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -114,8 +114,8 @@ def _error(values: np.ndarray) -> float:
 
 
 def _legend_below(fig: Figure, axes) -> None:  # type: ignore[no-untyped-def]
-    known = {}
+    known: dict[str, Any] = {}
     for axis in axes:
         handles, labels = axis.get_legend_handles_labels()
         known |= dict(zip(labels, handles, strict=True))
-    fig.legend(known.values(), known.keys(), loc="outside lower center", ncols=4, fontsize=8)
+    fig.legend(list(known.values()), list(known), loc="outside lower center", ncols=4, fontsize=8)

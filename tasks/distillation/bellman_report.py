@@ -77,7 +77,7 @@ def evaluate(params: BellmanReportParams, inputs: Inputs, out: Path, log: Log) -
     frame = pd.DataFrame(records, columns=["environment", "seed", "arm", "size", "quantity", "value"])
     write_parquet(out / "results.parquet", frame)
     groups = frame.sort_values("seed").groupby(["arm", "quantity", "environment", "size"], sort=False)
-    table: Table = {key: group.value.to_numpy() for key, group in groups}
+    table: Table = {key: group.value.to_numpy() for key, group in groups}  # type: ignore[misc]
     _normalise(table, params)
     log.figure("heldout_loss", figures.heldout_loss(table, params))
     log.figure("returns", figures.returns(table, params))

@@ -32,7 +32,7 @@ def descend_adam(objective: Callable[[torch.Tensor], torch.Tensor], x: torch.Ten
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, steps)
     for _ in range(steps):
         optimiser.zero_grad()
-        objective(x).backward()
+        objective(x).backward()  # type: ignore[no-untyped-call]
         optimiser.step()
         schedule.step()
     return x.detach()

@@ -9,7 +9,7 @@ PENALTIES = tuple(10.0**e for e in range(-4, 4))
 
 def least_squares(rows: np.ndarray) -> np.ndarray:
     """Coefficients (d,) of y on x for rows (x, y) of shape (n, d + 1); the minimum-norm solution where it is not unique."""
-    return np.linalg.lstsq(rows[:, :-1], rows[:, -1], rcond=None)[0]
+    return np.asarray(np.linalg.lstsq(rows[:, :-1], rows[:, -1], rcond=None)[0])
 
 
 def ridge(rows: np.ndarray, rng: np.random.Generator, penalties: tuple[float, ...] = PENALTIES, folds: int = 5) -> np.ndarray:

@@ -12,7 +12,7 @@ from tasks.common.statistics import paired, summarise
 from tasks.distillation.bellman import MatchingConfig, bellman_losses, distil_transitions, relative_loss_error
 from tasks.distillation.predictors import BankConfig, draw_bank, to
 from tasks.distillation.subsets import random_rows
-from tasks.offline_rl.fqi import FqiConfig, fit_networks
+from tasks.offline_rl.fqi import FqiConfig, QNetworks, fit_networks
 from tasks.offline_rl.minari_data import MinariParams, action_grid, load_minari, make_discrete
 from tasks.offline_rl.rollout import rollout_returns
 from tasks.offline_rl.transitions import Standardiser, TdBatch, read_transitions, td_batch
@@ -76,12 +76,11 @@ def _one_seed(params: MinariReportParams, dataset: object, path: Path, s: int) -
     values = {}
     for arm, rows in sets.items():
         networks = fit_networks([rows], params.gamma, n_actions, [s], params.learner, params.device)[-1]
-        returns = rollout_returns(
-            lambda: make_discrete(dataset, params.levels),
-            lambda x, q=networks: q.greedy(standardise(x)),
-            1,
-            starts,  # type: ignore[misc]
-        )
+
+        def policy(states: np.ndarray, networks: QNetworks = networks) -> np.ndarray:
+            return networks.greedy(standardise(states))
+
+        returns = rollout_returns(lambda: make_discrete(dataset, params.levels), policy, 1, starts)
         values[f"{arm}.return.minari"] = float(returns.mean())
         if arm != "full":
             values[f"{arm}.heldout_loss_error.minari"] = relative_loss_error(bellman_losses(rows, heldout, params.gamma), truth)

@@ -31,7 +31,7 @@ def second_moment(rows: np.ndarray) -> np.ndarray:
         ValueError: if `rows` is no table of finite numbers.
     """
     z = _table(rows)
-    return z.T @ z / len(z)
+    return np.asarray(z.T @ z / len(z))
 
 
 def gaussian_regressors(k: int, q: int, rng: np.random.Generator) -> np.ndarray:
@@ -42,7 +42,7 @@ def gaussian_regressors(k: int, q: int, rng: np.random.Generator) -> np.ndarray:
     """
     if k < 1 or q < 1:
         raise ValueError(f"needs at least one regressor and one coordinate, got k = {k} and q = {q}")
-    return rng.standard_normal((k, q)) / np.sqrt(q)
+    return np.asarray(rng.standard_normal((k, q)) / np.sqrt(q))
 
 
 def coordinate_regressors(k: int, q: int, rng: np.random.Generator) -> np.ndarray:
@@ -62,7 +62,7 @@ def losses(rows: np.ndarray, regressors: np.ndarray) -> np.ndarray:
         [9.0, 0.0]
     """
     z, r = _same_columns(rows, regressors)
-    return np.einsum("kp,pq,kq->k", r, second_moment(z), r)
+    return np.asarray(np.einsum("kp,pq,kq->k", r, second_moment(z), r))
 
 
 def objective(rows: np.ndarray, regressors: np.ndarray, targets: np.ndarray) -> tuple[float, np.ndarray]:
@@ -166,7 +166,7 @@ def regressor_products(regressors: np.ndarray) -> np.ndarray:
     """The vectors vech(r_j r_j^T), shape (k, q (q + 1) / 2), scaled so that dot products are traces."""
     upper = np.triu_indices(regressors.shape[1])
     weight = np.where(upper[0] == upper[1], 1.0, np.sqrt(2.0))
-    return regressors[:, upper[0]] * regressors[:, upper[1]] * weight
+    return np.asarray(regressors[:, upper[0]] * regressors[:, upper[1]] * weight)
 
 
 def is_identifiable(regressors: np.ndarray) -> bool:
@@ -212,8 +212,8 @@ def square_root_rows(train: np.ndarray, m: int) -> np.ndarray:
     root = np.sqrt(np.clip(values, 0, None))[:, None] * vectors.T  # (q, q), ascending
     q = root.shape[1]
     if m < q:
-        return np.sqrt(m) * root[-m:]
-    return np.sqrt(m) * np.vstack([vectors @ root, np.zeros((m - q, q))])
+        return np.asarray(np.sqrt(m) * root[-m:])
+    return np.asarray(np.sqrt(m) * np.vstack([vectors @ root, np.zeros((m - q, q))]))
 
 
 def jacobian_gram(rows: np.ndarray, regressors: np.ndarray) -> np.ndarray:
@@ -222,7 +222,7 @@ def jacobian_gram(rows: np.ndarray, regressors: np.ndarray) -> np.ndarray:
     The j-th row of E is (2 / m) vec((W r_j) r_j^T), hence G = (4 / m^2) (R W^T W R^T) * (R R^T), entry by entry.
     """
     projected = rows @ regressors.T
-    return (4.0 / len(rows) ** 2) * (projected.T @ projected) * (regressors @ regressors.T)
+    return np.asarray((4.0 / len(rows) ** 2) * (projected.T @ projected) * (regressors @ regressors.T))
 
 
 def escape_saddle(rows: np.ndarray, regressors: np.ndarray, error: np.ndarray) -> np.ndarray | None:
@@ -239,7 +239,7 @@ def escape_saddle(rows: np.ndarray, regressors: np.ndarray, error: np.ndarray) -
     if values[0] >= 0 or best <= 0:
         return None
     empty = np.linalg.svd(rows, full_matrices=True)[0][:, -1]  # (m,)
-    return rows + np.sqrt(len(rows) * best) * np.outer(empty, v)
+    return np.asarray(rows + np.sqrt(len(rows) * best) * np.outer(empty, v))
 
 
 def _gauss_newton(first: np.ndarray, r: np.ndarray, targets: np.ndarray, limit: int) -> tuple[np.ndarray, int]:
@@ -247,7 +247,7 @@ def _gauss_newton(first: np.ndarray, r: np.ndarray, targets: np.ndarray, limit: 
 
     def residual(rows: np.ndarray) -> np.ndarray:
         projected = rows @ r.T
-        return np.einsum("mk,mk->k", projected, projected) / len(rows) - targets
+        return np.asarray(np.einsum("mk,mk->k", projected, projected) / len(rows) - targets)
 
     rows, damping = first.copy(), 1e-3
     error = residual(rows)

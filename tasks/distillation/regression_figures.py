@@ -25,7 +25,7 @@ def error_by_size(errors: pd.DataFrame, params: RegressionStartParams) -> Figure
         axis.axhline(part[part.arm == "full"].mse.median(), color="k", lw=1, ls=":", label=LABELS["full"])
         arms = ["rand", "lev", *(f"syn_k{k}" for k in params.regressors[table] if k > 5)]
         for number, arm in enumerate(arms):
-            quartiles = part[part.arm == arm].groupby("size").mse.quantile([0.25, 0.5, 0.75]).unstack()
+            quartiles = part[part.arm == arm].groupby("size").mse.quantile(np.array([0.25, 0.5, 0.75])).unstack()
             middle = quartiles[0.5]
             label = LABELS.get(arm, f"distilled, k = {arm.removeprefix('syn_k')}")
             spread = [middle - quartiles[0.25], quartiles[0.75] - middle]

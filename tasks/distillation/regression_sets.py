@@ -44,5 +44,5 @@ def write_sets(path: Path, sets: Iterable[RegressionSet]) -> None:
 def read_sets(path: Path) -> dict[tuple[str, int, str, int], RegressionSet]:
     """What `write_sets` wrote, by (table, trial, arm, size)."""
     records = read_parquet(path).to_dict("records")
-    sets = [RegressionSet(**r | {"rows": np.asarray(r["rows"]).reshape(r["size"], -1)}) for r in records]  # type: ignore[arg-type]
+    sets = [RegressionSet(**r | {"rows": np.asarray(r["rows"]).reshape(r["size"], -1)}) for r in records]
     return {(s.table, s.trial, s.arm, s.size): s for s in sets}

@@ -23,7 +23,7 @@ def leverage_scores(rows: np.ndarray) -> np.ndarray:
         >>> leverage_scores(np.array([[1.0, 0.0], [0.0, 2.0], [0.0, 0.0]])).round(12).tolist()
         [1.0, 1.0, 0.0]
     """
-    return np.einsum("ip,pq,iq->i", rows, np.linalg.pinv(rows.T @ rows, hermitian=True), rows)
+    return np.asarray(np.einsum("ip,pq,iq->i", rows, np.linalg.pinv(rows.T @ rows, hermitian=True), rows))
 
 
 def leverage_rows(rows: np.ndarray, m: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:

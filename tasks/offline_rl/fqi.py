@@ -55,11 +55,11 @@ class QNetworks:
     def values(self, obs: np.ndarray) -> np.ndarray:
         """Q (P, E, A) of states (P, E, d)."""
         hidden = np.maximum(np.matmul(obs.astype(np.float32), self.w1) + self.b1, 0)
-        return np.matmul(hidden, self.w2) + self.b2
+        return np.asarray(np.matmul(hidden, self.w2) + self.b2)
 
     def greedy(self, obs: np.ndarray) -> np.ndarray:
         """Best actions (P, E) in states (P, E, d)."""
-        return self.values(obs).argmax(axis=-1)
+        return np.asarray(self.values(obs).argmax(axis=-1))
 
 
 def fit_networks(
@@ -128,7 +128,7 @@ def fit_networks(
                 ahead = _forward(weights, following.gather(1, pick)).amax(dim=-1)
                 goal = reward.gather(1, row) + gamma * continuation.gather(1, row) * ahead
             optimiser.zero_grad()
-            (q - goal).square().mean(dim=1).sum().backward()
+            (q - goal).square().mean(dim=1).sum().backward()  # type: ignore[no-untyped-call]
             optimiser.step()
         if iteration >= config.iterations - keep:
             kept.append(QNetworks(*(w.detach().cpu().numpy().copy() for w in weights)))

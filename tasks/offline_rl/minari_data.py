@@ -81,7 +81,7 @@ def action_grid(space: Any, levels: int) -> np.ndarray:
     return np.array(list(itertools.product(*(np.linspace(a, b, levels) for a, b in zip(low, high, strict=True)))))
 
 
-def read_minari(dataset: str | Any, steps: int, levels: int, rng: np.random.Generator) -> Transitions:
+def read_minari(dataset: Any, steps: int, levels: int, rng: np.random.Generator) -> Transitions:
     """Whole episodes in random order until `steps` transitions are there.
 
     Args:
@@ -120,7 +120,7 @@ def read_minari(dataset: str | Any, steps: int, levels: int, rng: np.random.Gene
 
 def nearest(actions: np.ndarray, grid: np.ndarray) -> np.ndarray:
     """Index (n,) of the grid point (K, d) nearest to each action (n, d)."""
-    return ((actions[:, None, :] - grid[None]) ** 2).sum(-1).argmin(1)
+    return np.asarray(((actions[:, None, :] - grid[None]) ** 2).sum(-1).argmin(1))
 
 
 def flatten_observations(observations: Any) -> np.ndarray:
@@ -146,5 +146,5 @@ def make_discrete(dataset: Any, levels: int) -> Any:
 
 def _flat(observation: Any) -> np.ndarray:
     if isinstance(observation, dict):
-        return flatten_observations({key: np.asarray(value)[None] for key, value in observation.items()})[0]
+        return np.asarray(flatten_observations({key: np.asarray(value)[None] for key, value in observation.items()})[0])
     return np.asarray(observation, float).reshape(-1)

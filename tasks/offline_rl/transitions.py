@@ -112,7 +112,7 @@ class Standardiser:
 
     def __call__(self, rows: np.ndarray) -> np.ndarray:
         """Rows (..., d) in standard units."""
-        return (rows - self.mean) / self.scale
+        return np.asarray((rows - self.mean) / self.scale)
 
 
 @dataclass(frozen=True)

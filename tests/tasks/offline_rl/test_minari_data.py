@@ -24,6 +24,29 @@ from tasks.offline_rl.minari_data import (
 )
 
 
+def play(env, seed):
+    """One episode of random actions in Minari's own buffer."""
+    from minari.data_collector import EpisodeBuffer
+
+    rng = np.random.default_rng(seed)
+    states, steps, over = [env.reset(seed=seed)[0]], [], False
+    while not over:
+        action = rng.uniform(-2, 2, 1).astype(np.float32)
+        state, reward, terminated, truncated, _ = env.step(action)
+        states.append(state)
+        steps.append((action, reward, terminated, truncated))
+        over = terminated or truncated
+    actions, rewards, terminations, truncations = (list(column) for column in zip(*steps, strict=True))
+    return EpisodeBuffer(
+        id=seed,
+        observations=np.array(states),
+        actions=np.array(actions),
+        rewards=rewards,
+        terminations=terminations,
+        truncations=truncations,
+    )
+
+
 @pytest.fixture(scope="module")
 def store(tmp_path_factory):
     """A local Minari store with `test/pendulum-v0`: three episodes of 30 steps of a continuous-action task."""
@@ -32,21 +55,8 @@ def store(tmp_path_factory):
     folder = tmp_path_factory.mktemp("minari")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("MINARI_DATASETS_PATH", str(folder))
-        collector = minari.DataCollector(gymnasium.make("Pendulum-v1", max_episode_steps=30))
-        rng = np.random.default_rng(0)
-        for episode in range(3):
-            collector.reset(seed=episode)
-            over = False
-            while not over:
-                _, _, terminated, truncated, _ = collector.step(rng.uniform(-2, 2, 1).astype(np.float32))
-                over = terminated or truncated
-        collector.create_dataset(
-            dataset_id="test/pendulum-v0",
-            author="a",
-            author_email="a@example.org",
-            code_permalink="https://example.org",
-            algorithm_name="r",
-        )
+        env = gymnasium.make("Pendulum-v1", max_episode_steps=30)
+        minari.create_dataset_from_buffers("test/pendulum-v0", [play(env, seed) for seed in range(3)], env=env, data_format="hdf5")
         yield folder
 
 
