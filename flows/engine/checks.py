@@ -67,13 +67,16 @@ class Evidence(Mapping[str, Estimate]):
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a check found: the verdict, the deciding estimate, the threshold it met, and a sentence with the numbers."""
+    """What a check found: the verdict, a sentence, and what decided: the metric, its estimate, and the bound that it met."""
 
     verdict: Verdict
     text: str
     estimate: Estimate | None = None
     margin: float = math.nan
     parts: tuple[Outcome, ...] = ()
+    bound: Estimate | None = None
+    relation: Literal["<=", ">=", ""] = ""
+    metric: str = ""
 
 
 class Check:
@@ -115,7 +118,7 @@ class _Compare(Check):
         return replace(self, metric=".".join(arms.get(part, part) for part in self.metric.split(".")))
 
     def judge(self, evidence: Evidence) -> Outcome:
-        relation = "<=" if self.sign > 0 else ">="
+        relation: Literal["<=", ">="] = "<=" if self.sign > 0 else ">="
         try:
             ours = evidence[self.metric]
             bound = self._bound(evidence)
@@ -127,7 +130,7 @@ class _Compare(Check):
         else:
             margin, worst, best = ours.value - bound.value, ours.lo >= bound.hi, ours.hi < bound.lo
         verdict = VERIFIED if worst else NOT_REPRODUCED if best else INCONCLUSIVE
-        return Outcome(verdict, text, ours, margin)
+        return Outcome(verdict, text, ours, margin, bound=bound, relation=relation, metric=self.metric)
 
     def _bound(self, evidence: Evidence) -> Estimate:
         limit = evidence[self.limit] if isinstance(self.limit, str) else Estimate(self.limit, self.limit, self.limit)
@@ -182,7 +185,24 @@ class _KOf(Check):
             verdict, deciding = INCONCLUSIVE, min(open_, key=_margin)
         share = f"{len(yes)} of {len(parts)} hold"
         text = f"{share}, closest: {deciding.text}" if verdict == VERIFIED else f"{share}; {deciding.text}"
-        return Outcome(verdict, text, deciding.estimate, deciding.margin, parts)
+        return replace(deciding, verdict=verdict, text=text, parts=parts)
+
+
+@dataclass(frozen=True)
+class _FirstMeasured(Check):
+    """The first of the checks whose metrics are all there, else the one that lacks the fewest."""
+
+    checks: tuple[Check, ...]
+
+    def metrics(self) -> frozenset[str]:
+        return frozenset().union(*(c.metrics() for c in self.checks))
+
+    def swapped(self, arms: Mapping[str, str]) -> Check:
+        return replace(self, checks=tuple(c.swapped(arms) for c in self.checks))
+
+    def judge(self, evidence: Evidence) -> Outcome:
+        measured = set(evidence)
+        return min(self.checks, key=lambda c: len(c.metrics() - measured)).judge(evidence)
 
 
 def at_most(metric: str, limit: str | float, *, factor: float = 1.0, slack: float = 0.0) -> Check:
@@ -196,7 +216,10 @@ def at_least(metric: str, limit: str | float, *, factor: float = 1.0, slack: flo
 
 
 def better_than(metric: str, other: str, *, higher: bool = False) -> Check:
-    """Metric < other (or > with `higher`): from the paired difference, the metric `<metric>-<other>`, when a node reports it, else from both intervals."""
+    """One metric below another (above, with `higher`).
+
+    Judged from the paired difference, the metric called `<metric>-<other>`, when a node reports it, else from both intervals.
+    """
     return _Better(metric, other, -1 if higher else +1)
 
 
@@ -222,6 +245,17 @@ def k_of(k: int, *checks: Check) -> Check:
     if not 1 <= k <= len(checks):
         raise ValueError(f"k_of needs 1 <= k <= {len(checks)} checks, got k = {k}")
     return _KOf(k, tuple(checks))
+
+
+def first_measured(*checks: Check) -> Check:
+    """One check per profile, where profiles use different data: judges the first whose metrics were all reported.
+
+    Raises:
+        ValueError: for no checks.
+    """
+    if not checks:
+        raise ValueError("first_measured needs at least one check")
+    return _FirstMeasured(checks)
 
 
 def _margin(outcome: Outcome) -> float:

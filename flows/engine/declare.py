@@ -12,6 +12,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -56,6 +57,8 @@ class Stage:
         device: where it runs in the gpu profile.
         over: fan-out, one parameter and its values: `{"method": ("dbvi", "ddvi")}` declares `train-dbvi` and `train-ddvi`.
         metrics: every metric the node may report, braces expand: `"{ui,naive}.coverage.{ames,hotel}"`.
+        metrics_in: metrics that it reports in one profile only, where profiles use different data.
+        curves: names in its training history that `dvc plots` draws.
         profiles: in which profiles the stage exists.
     """
 
@@ -67,6 +70,8 @@ class Stage:
     device: Literal["cpu", "gpu"] = "cpu"
     over: Mapping[str, Sequence[str]] = field(default_factory=dict)
     metrics: Sequence[str] = ()
+    metrics_in: Mapping[Profile, Sequence[str]] = field(default_factory=dict)
+    curves: Sequence[str] = ()
     profiles: Sequence[Profile] = PROFILES
 
     @property
@@ -90,9 +95,10 @@ class Stage:
             return float(self.budget_min.get(profile, GPU_BUDGET_MIN if profile == "gpu" else SMOKE_BUDGET_MIN))
         return {"cpu": self.budget_min, "gpu": GPU_BUDGET_MIN, "smoke": SMOKE_BUDGET_MIN}[profile]
 
-    def metric_names(self) -> frozenset[str]:
-        """All declared metric names, braces expanded."""
-        return frozenset(name for pattern in self.metrics for name in expand(pattern))
+    def metric_names(self, profile: Profile | None = None) -> frozenset[str]:
+        """All declared metric names, braces expanded, of one profile or of any."""
+        named = [patterns for name, patterns in self.metrics_in.items() if profile in (None, name)]
+        return frozenset(name for patterns in (self.metrics, *named) for pattern in patterns for name in expand(pattern))
 
 
 @dataclass(frozen=True)
@@ -191,9 +197,9 @@ class Paper:
 
     def flow(self) -> Flow[..., Any]:
         """The Prefect flow of this paper, as deployments name it (`flows/<slug>.py:flow`)."""
-        from flows.engine.orchestrate import paper_flow
-
-        return paper_flow(self.slug)
+        # Not an import statement: declaring a paper must not make the scorecard depend on what runs it.
+        flow: Flow[..., Any] = import_module("flows.engine.orchestrate").paper_flow(self.slug)
+        return flow
 
 
 def expand(pattern: str) -> list[str]:
@@ -235,7 +241,7 @@ def _validate_stage(paper: Paper, stage: Stage, known: list[str]) -> None:
     budgets = stage.budget_min.values() if isinstance(stage.budget_min, Mapping) else [stage.budget_min]
     if not all(b > 0 for b in budgets):
         raise DeclarationError.of(where, "budget must be more than 0 minutes, got", stage.budget_min)
-    for profile in (*stage.profiles, *(stage.budget_min if isinstance(stage.budget_min, Mapping) else ())):
+    for profile in (*stage.profiles, *stage.metrics_in, *(stage.budget_min if isinstance(stage.budget_min, Mapping) else ())):
         if profile not in PROFILES:
             raise DeclarationError.of(where, "unknown profile", profile, PROFILES)
     if stage.node:
@@ -258,7 +264,10 @@ def paper_stage(paper: Paper, need: str) -> str:
 
 
 def _validate_claims(paper: Paper) -> None:
-    declared = sorted(name for stage in paper.stages for name in stage.metric_names())
+    # Variants of a fanned-out stage report the same names, so that no claim can mean one of them.
+    declared = sorted(name for stage in paper.stages if not stage.over for name in stage.metric_names())
+    for name in {n for n in declared if declared.count(n) > 1}:
+        raise DeclarationError.of(paper.slug, "two stages declare the metric", name, hint="call one otherwise")
     ids = [claim.id for claim in paper.claims]
     for claim in paper.claims:
         where = f"{paper.slug}, claim {claim.id!r}"

@@ -7,6 +7,7 @@ This module knows nothing about who calls: a pipeline, a test, or a notebook wit
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
@@ -94,9 +95,8 @@ class NullLog:
 
     def figure(self, name: str, figure: Any) -> None:
         """Close the figure, so that memory does not grow."""
-        import matplotlib.pyplot as plt
-
-        plt.close(figure)
+        if pyplot := sys.modules.get("matplotlib.pyplot"):  # no import: it would make every stage depend on matplotlib
+            pyplot.close(figure)
 
     def timing(self, **values: float) -> None:
         """Drop the timings."""

@@ -26,7 +26,8 @@ def map_parallel(work: Callable[[A], R], items: Iterable[A], *, workers: int | N
     Args:
         work: a module-level function (it is sent to other processes); all randomness comes from `item`.
         items: the work, for example seeds.
-        workers: processes; default `workers_allowed()`. With 1, everything happens in this process, with the same results.
+        workers: processes; default `workers_allowed()`. With 1, everything happens in this process, with the same results;
+            numerical libraries that `work` is the first to import keep one thread here from then on.
 
     Raises:
         whatever `work` raises, for the first item that fails.
@@ -37,7 +38,7 @@ def map_parallel(work: Callable[[A], R], items: Iterable[A], *, workers: int | N
         for item in todo:
             yield _single_threaded(work, item)
         return
-    with ProcessPoolExecutor(count, mp_context=get_context("forkserver")) as pool:
+    with ProcessPoolExecutor(count, mp_context=get_context("forkserver"), initializer=_start_with_one_thread) as pool:
         futures = [pool.submit(_single_threaded, work, item) for item in todo]
         try:
             for future in futures:
@@ -47,18 +48,33 @@ def map_parallel(work: Callable[[A], R], items: Iterable[A], *, workers: int | N
                 future.cancel()
 
 
+# What libraries ask when they are loaded; `threadpool_limits` reaches only those that are loaded already.
+_THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS", "VECLIB_MAXIMUM_THREADS")
+
+
+def _start_with_one_thread() -> None:
+    os.environ.update(dict.fromkeys(_THREAD_VARIABLES, "1"))
+
+
 def _single_threaded(work: Callable[[Any], R], item: Any) -> R:
     import sys
 
     from threadpoolctl import threadpool_limits
 
-    with threadpool_limits(1):
-        torch = sys.modules.get("torch")
-        if torch is None:
+    kept = {name: os.environ.get(name) for name in _THREAD_VARIABLES}
+    torch = sys.modules.get("torch")
+    before = torch.get_num_threads() if torch else 0
+    _start_with_one_thread()
+    try:
+        with threadpool_limits(1):
+            if torch:
+                torch.set_num_threads(1)
             return work(item)
-        before = torch.get_num_threads()
-        torch.set_num_threads(1)
-        try:
-            return work(item)
-        finally:
+    finally:
+        for name, value in kept.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
+        if torch:
             torch.set_num_threads(before)

@@ -1,0 +1,131 @@
+"""Where things lie: the checkout, its profiles, and the names of folders and files in each.
+
+The cpu profile is the checkout itself; gpu and smoke are DVC projects nested in it, from which shared files are `../` away.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from flows.engine.declare import PROFILES, DeclarationError, Profile
+
+PARAMS = "params.yaml"
+ENVIRONMENT = "environment.yaml"
+
+
+def find_root(start: Path | None = None) -> Path:
+    """The checkout that holds `start` (default: the current folder).
+
+    Raises:
+        FileNotFoundError: if no folder upwards holds `params.yaml` and `flows/`.
+    """
+    here = (start or Path.cwd()).resolve()
+    for folder in (here, *here.parents):
+        if (folder / PARAMS).is_file() and (folder / "flows").is_dir():
+            return folder
+    raise FileNotFoundError(f"{here} is not inside a checkout of the collection (no params.yaml beside flows/); change into one")
+
+
+@dataclass(frozen=True)
+class Project:
+    """One profile of one checkout. Relative names are relative to `home`, where DVC runs its commands."""
+
+    root: Path
+    profile: Profile = "cpu"
+
+    @classmethod
+    def here(cls, profile: str = "cpu", start: Path | None = None) -> Project:
+        """The project around the current folder.
+
+        Raises:
+            DeclarationError: for an unknown profile.
+        """
+        for known in PROFILES:
+            if profile == known:
+                return cls(find_root(start), known)
+        raise DeclarationError.of("--profile", "unknown profile", profile, PROFILES)
+
+    @property
+    def home(self) -> Path:
+        """Folder of the DVC project."""
+        return self.root if self.profile == "cpu" else self.root / self.profile
+
+    @property
+    def up(self) -> str:
+        """What leads from `home` to the checkout: empty, or `../`."""
+        return "" if self.profile == "cpu" else "../"
+
+    def figures(self, slug: str) -> str:
+        """Folder of the small figures that git keeps."""
+        return f"docs/figures/{slug}" if self.profile == "cpu" else f"report/figures/{slug}"
+
+    @property
+    def scorecard(self) -> Path:
+        """The judged claims."""
+        return self.home / "report" / "scorecard.json"
+
+    @property
+    def page(self) -> Path:
+        """The page that people read."""
+        return self.home / "report" / "index.html"
+
+    @property
+    def database(self) -> Path:
+        """The MLflow database, one for all profiles."""
+        return self.root / "tracking" / "mlflow.db"
+
+
+def folder(slug: str, stage: str) -> str:
+    """Output folder of a stage, relative to the project's home."""
+    return f"data/{slug}/{stage}"
+
+
+def results(slug: str) -> str:
+    """The paper's metrics that git keeps, relative to the project's home."""
+    return f"report/results/{slug}.json"
+
+
+def read_yaml(path: Path) -> Any:
+    """Parse a YAML file with the C loader.
+
+    Raises:
+        DeclarationError: if it is not YAML, naming the file and the place.
+    """
+    try:
+        return yaml.load(path.read_text(encoding="utf-8"), Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+    except yaml.YAMLError as error:
+        raise DeclarationError(f"{path}: not YAML ({' '.join(str(error).split())}); mend it or restore it from git") from None
+
+
+@cache
+def _parameters(path: Path, _mtime_ns: int) -> dict[str, Any]:
+    return read_yaml(path) or {}
+
+
+def parameters(root: Path) -> dict[str, Any]:
+    """All of `params.yaml`; read again when the file changes."""
+    path = root / PARAMS
+    return _parameters(path, path.stat().st_mtime_ns)
+
+
+def section(root: Path, path: tuple[str, ...]) -> dict[str, Any] | None:
+    """A section of `params.yaml`, or None if it is not there.
+
+    Raises:
+        DeclarationError: if something else than a mapping stands there.
+    """
+    value: Any = parameters(root)
+    for key in path:
+        if not isinstance(value, dict) or key not in value:
+            return None
+        value = value[key]
+    if value is None:
+        return {}
+    if not isinstance(value, dict):
+        raise DeclarationError.of(PARAMS, f"section {'.'.join(path)} must be a mapping, got", value)
+    return value

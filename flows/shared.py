@@ -1,0 +1,5 @@
+"""Stages that several papers depend on. A paper refers to one by `Stage("warmstart", shared="<name>")`."""
+
+from flows.engine.declare import Stage
+
+stages: list[Stage] = []

@@ -1,0 +1,1 @@
+"""Prediction sets with guaranteed coverage: conformal quantiles, corrupted labels, privileged information."""

@@ -1,0 +1,110 @@
+from __future__ import annotations
+
+import conformal_stages
+import numpy as np
+import pytest
+from pydantic import ValidationError
+
+from tasks.conformal.calibration import ARMS, CalibrateParams, Split, calibrate
+from tasks.conformal.evaluation import arm_sets, metrics_of, score_sets
+from tasks.conformal.intervals import cqr_scores
+from tasks.conformal.quantiles import conformal_quantile, weighted_quantile
+from tasks.conformal.weights import likelihood_ratio_weights
+
+PARAMS = CalibrateParams()
+
+
+def test_every_arm_is_described_and_found():
+    split = conformal_stages.one_split()
+    noisy = split._replace(calibration=split.calibration.assign(observed=split.calibration["y"] + split.calibration["masked"]))
+    found = calibrate(noisy, PARAMS, observed=True).thresholds
+    assert set(found) == set(ARMS)
+    assert set(calibrate(conformal_stages.one_split(), PARAMS).thresholds) == set(ARMS) - {"observed"}
+
+
+def test_without_corruption_all_imputing_methods_are_the_oracle():
+    split = conformal_stages.one_split(share=0.0)
+    found = calibrate(split, PARAMS).thresholds
+    same = {found[arm] for arm in ("naive", "clean_oracle", "naive_imp", "ui", "ui_global", "ui_linear", "ui_blind")}
+    assert len(same) == 1
+    assert found["pcp_true"] >= found["naive"]
+    assert calibrate(split, PARAMS).facts["fallback_share"] == 0.0
+
+
+def test_thresholds_by_hand():
+    split = conformal_stages.one_split()
+    cal = split.calibration
+    scores = cqr_scores(cal["y"], cal["lower"], cal["upper"])
+    found = calibrate(split, PARAMS)
+    assert found.thresholds["clean_oracle"] == conformal_quantile(scores, 0.1)
+    assert found.thresholds["naive"] == conformal_quantile(scores[~cal["masked"]], 0.1)
+    labels = np.where(cal["masked"], cal["impute"], cal["y"])
+    assert found.thresholds["naive_imp"] == conformal_quantile(cqr_scores(labels, cal["lower"], cal["upper"]), 0.1)
+    w = likelihood_ratio_weights(cal["probability"])
+    w_test = (1 - cal["probability"].mean()) / (1 - split.test["probability"])
+    clean = ~cal["masked"].to_numpy()
+    np.testing.assert_array_equal(found.with_z, weighted_quantile(scores[clean], w[clean], w_test, 0.9))
+
+
+def test_true_labels_of_corrupted_rows_are_never_read():
+    split = conformal_stages.one_split()
+    reference, cal, test, seed = split
+    lied = cal.assign(y=np.where(cal["masked"], 1e6, cal["y"]))
+    lied_reference = reference.assign(y=np.where(reference["masked"], 1e6, reference["y"]))
+    honest = calibrate(split, PARAMS).thresholds
+    other = calibrate(Split(lied_reference, lied, test, seed), PARAMS).thresholds
+    assert {arm for arm in honest if honest[arm] != other[arm]} == {"clean_oracle"}
+
+
+def test_order_of_calibration_rows_changes_nothing():
+    split = conformal_stages.one_split()
+    order = np.random.default_rng(0).permutation(len(split.calibration))
+    shuffled = split._replace(calibration=split.calibration.iloc[order].reset_index(drop=True))
+    assert calibrate(shuffled, PARAMS).thresholds == pytest.approx(calibrate(split, PARAMS).thresholds, abs=1e-12)
+
+
+def test_uncertain_imputation_covers_where_naive_sets_and_naive_imputation_do_not():
+    coverage = {arm: [] for arm in ("naive", "naive_imp", "ui", "triply", "pcp_true")}
+    for seed in range(12):
+        split = conformal_stages.one_split(seed, n=4500)
+        found = calibrate(split, PARAMS)
+        scored = score_sets(split, arm_sets(split, found.thresholds, found.with_z)).set_index("arm")["coverage"]
+        for arm, values in coverage.items():
+            values.append(scored[arm])
+    mean = {arm: np.mean(values) for arm, values in coverage.items()}
+    assert mean["naive"] < 0.86
+    assert mean["naive_imp"] < 0.885
+    assert mean["ui"] > 0.885
+    assert mean["pcp_true"] > 0.895
+    assert mean["triply"] >= mean["ui"]
+
+
+def test_theorem_3_agrees_with_the_thresholds_on_every_split():
+    for seed in range(20):
+        facts = calibrate(conformal_stages.one_split(seed), PARAMS).facts
+        assert facts["theorem3_says_larger"] == facts["est_threshold_is_larger"]
+
+
+def test_infinite_sets_are_counted_and_left_out_of_lengths():
+    split = conformal_stages.one_split()
+    found = calibrate(split, PARAMS)
+    sets = arm_sets(split, found.thresholds | {"pcp_est": np.inf}, found.with_z)
+    scored = score_sets(split, sets).set_index("arm")
+    assert scored.loc["pcp_est", "infinite_share"] == 1.0
+    assert scored.loc["triply", "coverage"] == 1.0
+    assert np.isnan(scored.loc["pcp_est", "length"])
+    table = score_sets(split, sets).assign(data="ames", split=0)
+    metrics = metrics_of(table, ["ames"])
+    assert all(np.isfinite(v) for v in metrics.values())
+    assert "pcp_est.length.ames" not in metrics
+    assert metrics["pcp_est.infinite_share.pooled"] == 1.0
+    assert metrics["triply.below_parts.all"] == 0.0
+
+
+def test_parameters_out_of_range_are_refused():
+    with pytest.raises(ValidationError, match=r"beta must lie in \(0, alpha\) = \(0, 0.1\), got 0.2"):
+        CalibrateParams(beta=0.2)
+    with pytest.raises(ValidationError, match="greater than 0"):
+        CalibrateParams(alpha=0.0)
+    with pytest.raises(ValidationError, match="Extra inputs"):
+        CalibrateParams(gamma=1.0)  # type: ignore[call-arg]
