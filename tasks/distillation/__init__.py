@@ -1,0 +1,1 @@
+"""Data set distillation: a few synthetic rows that stand for a whole training set."""

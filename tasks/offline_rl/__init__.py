@@ -1,0 +1,1 @@
+"""Offline reinforcement learning: transitions, collectors, fitted Q iteration, rollouts."""
