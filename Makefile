@@ -41,7 +41,7 @@ ifeq ($(PROFILE),smoke)
 endif
 	@papers status --profile $(PROFILE) $(PAPER)
 	@$(if $(PAPER),dvc $(IN_PROFILE) repro $(PAPER)-results,dvc $(IN_PROFILE) repro --keep-going); status=$$?; \
-	  dvc $(IN_PROFILE) repro --single-item scorecard || status=1; \
+	  dvc $(IN_PROFILE) repro --force --single-item scorecard || status=1; \
 	  papers track --profile $(PROFILE) || status=1; \
 	  echo "scorecard: $(if $(filter cpu,$(PROFILE)),,$(PROFILE)/)report/index.html (open it in a browser); runs in MLflow: make serve"; \
 	  exit $$status

@@ -67,13 +67,16 @@ class Evidence(Mapping[str, Estimate]):
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a check found: the verdict, the deciding estimate, the threshold it met, and a sentence with the numbers."""
+    """What a check found: the verdict, a sentence, and what decided: the metric, its estimate, and the bound that it met."""
 
     verdict: Verdict
     text: str
     estimate: Estimate | None = None
     margin: float = math.nan
     parts: tuple[Outcome, ...] = ()
+    bound: Estimate | None = None
+    relation: Literal["<=", ">=", ""] = ""
+    metric: str = ""
 
 
 class Check:
@@ -115,7 +118,7 @@ class _Compare(Check):
         return replace(self, metric=".".join(arms.get(part, part) for part in self.metric.split(".")))
 
     def judge(self, evidence: Evidence) -> Outcome:
-        relation = "<=" if self.sign > 0 else ">="
+        relation: Literal["<=", ">="] = "<=" if self.sign > 0 else ">="
         try:
             ours = evidence[self.metric]
             bound = self._bound(evidence)
@@ -127,7 +130,7 @@ class _Compare(Check):
         else:
             margin, worst, best = ours.value - bound.value, ours.lo >= bound.hi, ours.hi < bound.lo
         verdict = VERIFIED if worst else NOT_REPRODUCED if best else INCONCLUSIVE
-        return Outcome(verdict, text, ours, margin)
+        return Outcome(verdict, text, ours, margin, bound=bound, relation=relation, metric=self.metric)
 
     def _bound(self, evidence: Evidence) -> Estimate:
         limit = evidence[self.limit] if isinstance(self.limit, str) else Estimate(self.limit, self.limit, self.limit)
@@ -182,7 +185,7 @@ class _KOf(Check):
             verdict, deciding = INCONCLUSIVE, min(open_, key=_margin)
         share = f"{len(yes)} of {len(parts)} hold"
         text = f"{share}, closest: {deciding.text}" if verdict == VERIFIED else f"{share}; {deciding.text}"
-        return Outcome(verdict, text, deciding.estimate, deciding.margin, parts)
+        return replace(deciding, verdict=verdict, text=text, parts=parts)
 
 
 @dataclass(frozen=True)

@@ -122,7 +122,7 @@ def _scorecard(arguments: argparse.Namespace) -> int:
     from flows.engine import dvc
 
     project = _project(arguments)
-    dvc.run(project, "repro", "--single-item", "scorecard")
+    dvc.run(project, "repro", "--force", "--single-item", "scorecard")
     print(f"open {project.page}")
     return 0
 

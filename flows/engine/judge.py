@@ -6,7 +6,7 @@ import json
 import math
 from typing import Any
 
-from flows.engine.checks import INCONCLUSIVE, NOT_REPRODUCED, VERIFIED, Evidence, Outcome
+from flows.engine.checks import INCONCLUSIVE, NOT_REPRODUCED, VERIFIED, Estimate, Evidence, Outcome
 from flows.engine.declare import Claim, Paper
 from flows.engine.project import Project, results
 
@@ -41,45 +41,61 @@ def judge_claim(claim: Claim, evidence: Evidence, profile: str) -> dict[str, Any
         lost = against.verdict == NOT_REPRODUCED
         control = {
             "name": claim.control.name,
-            "ours": against.estimate.value if against.estimate else None,
+            **_numbers(against),
             "lost_effect": lost,
             "text": against.text,
         }
         if verdict == VERIFIED and not lost:
             verdict = INCONCLUSIVE
             text = f"{text}; but the negative control does not lose the effect: {against.text}"
-    interval = _interval(outcome)
     return {
         "id": claim.id,
         "statement": claim.statement,
         "paper_says": claim.paper_says,
-        "ours": outcome.estimate.value if outcome.estimate else None,
-        "interval": interval,
-        "n_seeds": outcome.estimate.n if outcome.estimate else None,
+        **_numbers(outcome),
         "verdict": verdict,
         "scale": claim.scale_in(profile),
         "why_scale": claim.why_scale,
         "text": text,
-        "parts": [{"verdict": part.verdict, "text": part.text} for part in outcome.parts],
+        "parts": [_part(part) for part in outcome.parts],
         "control": control,
     }
 
 
 def _paper(project: Project, paper: Paper, stages: list[dict[str, Any]]) -> dict[str, Any]:
-    evidence = Evidence(read_metrics(project, paper.slug))
+    metrics = read_metrics(project, paper.slug)
+    evidence = Evidence(metrics)
     return {
         "slug": paper.slug,
         "title": paper.title,
         "arxiv": paper.arxiv,
         "profile": project.profile,
         "summary": paper.summary,
+        "ran": bool(metrics),
         "claims": [judge_claim(claim, evidence, project.profile) for claim in paper.claims],
         "deviations": [{"what": d.what, "because": d.because} for d in paper.deviations],
         "stages": stages,
     }
 
 
-def _interval(outcome: Outcome) -> list[float | None] | None:
-    if outcome.estimate is None:
-        return None
-    return [end if math.isfinite(end) else None for end in (outcome.estimate.lo, outcome.estimate.hi)]
+def _part(outcome: Outcome) -> dict[str, Any]:
+    parts = [_part(part) for part in outcome.parts]
+    return {"verdict": outcome.verdict, "text": outcome.text, **_numbers(outcome), "parts": parts}
+
+
+def _numbers(outcome: Outcome) -> dict[str, Any]:
+    """The deciding number, its interval, and the threshold; an open end of an interval is null."""
+    ours, bound = outcome.estimate, outcome.bound
+    return {
+        "metric": outcome.metric,
+        "ours": ours.value if ours else None,
+        "interval": _ends(ours) if ours else None,
+        "n_seeds": ours.n if ours else None,
+        "relation": outcome.relation,
+        "threshold": bound.value if bound else None,
+        "threshold_interval": _ends(bound) if bound else None,
+    }
+
+
+def _ends(estimate: Estimate) -> list[float | None]:
+    return [end if math.isfinite(end) else None for end in (estimate.lo, estimate.hi)]

@@ -232,7 +232,7 @@ def _scorecard(project: Project, papers: list[Paper]) -> Step:
         cmd=f"python -m flows.engine.scorecard {project.profile}",
         upstream=tuple(f"{p.slug}-results" for p in papers),
         code=tuple(project.up + f for f in sorted(own)),
-        data=tuple(results(p.slug) for p in papers),
+        data=(*(project.up + f for f in templates(project)), *(results(p.slug) for p in papers)),
         outs=("report/scorecard.json", "report/index.html"),
         cached=False,
     )
@@ -251,6 +251,12 @@ def _track(project: Project, papers: list[Paper], steps: dict[str, Step]) -> Ste
         outs=("tracking/mirror.json",),
         cached=False,
     )
+
+
+def templates(project: Project) -> list[str]:
+    """The files that the page is drawn with; no import leads to them."""
+    found = (project.root / "flows" / "engine" / "templates").glob("page.*")
+    return sorted(path.relative_to(project.root).as_posix() for path in found)
 
 
 def _needed(steps: dict[str, Step]) -> set[str]:

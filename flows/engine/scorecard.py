@@ -9,7 +9,7 @@ import json
 import sys
 from typing import Any
 
-from flows.engine import judge, page, registry
+from flows.engine import docs, judge, page, registry, staleness
 from flows.engine.declare import Paper
 from flows.engine.project import Project, read_yaml
 from flows.engine.record import RunRecord
@@ -22,12 +22,26 @@ def write(project: Project) -> dict[str, Any]:
     """Judge and write everything that shows the verdicts; returns the scorecard."""
     papers = list(registry.papers().values())
     card = judge.scorecard(project, papers, {paper.slug: stage_rows(project, paper) for paper in papers})
-    write_json(project.scorecard, card)
-    page.write_page(project, card, papers)
+    stale = stale_stages(project)
+    for row in card["papers"]:
+        row["stale"] = stale.get(row["slug"], [])
+        row["fresh"] = not row["stale"]
     if project.profile == "cpu":
-        page.write_readme(project, card)
-        page.write_docs(project, card, papers)
+        docs.write_docs(project, card, papers)
+        docs.write_readme(project, card)
+    page.write_page(project, card, papers)
+    write_json(project.scorecard, card)
     return card
+
+
+def stale_stages(project: Project) -> dict[str, list[dict[str, str]]]:
+    """By slug, the stages whose results are not those of the code, parameters and versions that are here, and why."""
+    found: dict[str, list[dict[str, str]]] = {}
+    for name, stale in staleness.stale_steps(project, data=False).items():
+        if stale.step.kind == "node":
+            reason = "; ".join(map(str, stale.reasons)) or f"after {', '.join(stale.because_of)}"
+            found.setdefault(stale.step.slug, []).append({"name": name, "reason": reason})
+    return found
 
 
 def stage_rows(project: Project, paper: Paper) -> list[dict[str, Any]]:
@@ -65,7 +79,11 @@ def _last(project: Project) -> list[dict[str, Any]]:
 def main(words: list[str] | None = None) -> int:
     """Write the scorecard of the profile that the command line names."""
     (profile,) = sys.argv[1:] if words is None else words
-    card = write(Project.here(profile))
+    try:
+        card = write(Project.here(profile))
+    except docs.MarkerError as error:
+        print(f"scorecard: {error}", file=sys.stderr)
+        return 1
     counts: dict[str, int] = {}
     for paper in card["papers"]:
         for claim in paper["claims"]:

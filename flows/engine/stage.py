@@ -227,6 +227,8 @@ def _reason(result: supervise.Result, budget: float) -> str:
         return f"stopped, over its budget of {budget:g} min (raise budget_min in flows/, or lower its parameters)"
     if result.outcome == "orphaned":
         return "stopped, because the dvc that started it has ended"
+    if result.outcome == "stopped":
+        return "stopped by a signal"
     return result.last_error or f"failed with exit status {result.status}"
 
 

@@ -58,6 +58,8 @@ def generated(project: Project) -> Iterator[tuple[Path, str]]:
     steps = plan.build(project)
     yield project.home / "dvc.yaml", HEADER + _dump(pipeline(project, steps))
     yield project.home / ".dvc" / "config", CONFIG[project.profile] if project.profile != "cpu" else _root_config(project)
+    if project.profile != "smoke":
+        yield project.home / ".dvc" / ".gitignore", "/config.local\n/tmp\n/cache\n"
     if project.profile != "cpu":
         yield project.home / ".dvcignore", (project.root / ".dvcignore").read_text(encoding="utf-8")
 

@@ -103,3 +103,33 @@ def test_trap_20_everything_runs_without_network_server_or_tracker(fresh):
     """In a network namespace of its own, where there is no network at all."""
     done = factory.run(fresh, "unshare", "--net", "--map-root-user", "python", "-m", "dvc", "repro", "alpha-results")
     assert done.returncode == 0
+
+
+RECORDER = """
+import socket
+
+_connect = socket.socket.connect
+
+
+def connect(self, address):
+    if self.family != socket.AF_UNIX:
+        with open({log!r}, "a") as file:
+            print(address, file=file)
+    return _connect(self, address)
+
+
+socket.socket.connect = connect
+"""
+
+
+def test_trap_21_nothing_calls_home(fresh, tmp_path):
+    log = tmp_path / "connections"
+    (fresh / "sitecustomize.py").write_text(RECORDER.format(log=str(log)))
+    factory.dvc(fresh, "repro", "alpha-results")
+    factory.dvc(fresh, "repro", "-s", "scorecard")
+    factory.papers_command(fresh, "status")
+    assert not log.exists(), log.read_text()
+    factory.run(
+        fresh, "python", "-c", "import socket, contextlib\nwith contextlib.suppress(OSError): socket.socket().connect(('127.0.0.1', 9))"
+    )
+    assert "127.0.0.1" in log.read_text()  # the recorder works
