@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from flows.engine.declare import PROFILES, DeclarationError
 from flows.engine.dvc import DvcError
 from flows.engine.project import Project
+from flows.engine.servers import ServerError
 
 Command = Callable[[argparse.Namespace], int]
 
@@ -19,7 +20,7 @@ def main(words: Sequence[str] | None = None) -> int:
     command: Command = arguments.command
     try:
         return command(arguments)
-    except (DeclarationError, FileNotFoundError, DvcError, LookupError) as error:
+    except (DeclarationError, FileNotFoundError, DvcError, ServerError, LookupError) as error:
         text = error.args[0] if isinstance(error, KeyError) and error.args else error
         print(f"papers {arguments.name}: {text}", file=sys.stderr)
         return 2
@@ -42,6 +43,8 @@ def _parser() -> argparse.ArgumentParser:
     one = _add(commands, "sync", _sync, "write dvc.yaml, environment.yaml, prefect.yaml and gpu/ from flows/")
     one.add_argument("--check", action="store_true", help="fail if they differ instead of writing")
     _add(commands, "scorecard", _scorecard, "judge all claims from the committed results and write the report")
+    one = _add(commands, "track", _track, "bring MLflow up to date with what DVC holds")
+    one.add_argument("--rebuild", action="store_true", help="make the database anew")
     one = _add(commands, "trace", _trace, "from an MLflow run to its DVC stage, or from a stage to its runs")
     one.add_argument("what", help="an MLflow run id, or a stage name such as vattention-evaluate")
     one = _add(commands, "new", _new, "write the skeleton of a paper")
@@ -124,6 +127,17 @@ def _scorecard(arguments: argparse.Namespace) -> int:
     project = _project(arguments)
     dvc.run(project, "repro", "--force", "--single-item", "scorecard")
     print(f"open {project.page}")
+    return 0
+
+
+def _track(arguments: argparse.Namespace) -> int:
+    from flows.engine import dvc, plan, track
+
+    project = _project(arguments)
+    step = plan.build(project)[plan.TRACK]
+    if arguments.rebuild or not all((project.home / path).exists() for path in step.data):
+        return track.main([project.profile, *(["--rebuild"] if arguments.rebuild else [])])  # DVC refuses while a paper has not run
+    dvc.run(project, "repro", "--single-item", plan.TRACK)
     return 0
 
 

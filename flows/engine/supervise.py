@@ -128,7 +128,7 @@ class _Watch:
                 open_ = self._copy(log)
         os.close(self._reader)
         end_group(self.pid, 1.0)  # whatever the node started and forgot
-        self._end_follower()
+        self._end_follower(done=status == 0 and not self._stop)
         if self._stop:
             return 1, self._stop
         return status, "done" if status == 0 else "failed"
@@ -143,7 +143,11 @@ class _Watch:
             self._next_sample = now + 0.5
             self.peak = max(self.peak, _group_memory(self.pid))
             if self._streamer and self._follower is None and now > self.started + STREAM_AFTER_S:
-                self._follower = subprocess.Popen(self._streamer, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+                self._follower = self._follow()
+
+    def _follow(self) -> subprocess.Popen[str]:
+        """Start the streamer in a session of its own: signals to the stage's group reach it through this process alone."""
+        return subprocess.Popen(self._streamer, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, start_new_session=True)
 
     def _copy(self, log: BinaryIO) -> bool:
         data = os.read(self._reader, 65536)
@@ -161,10 +165,11 @@ class _Watch:
         log.flush()
         return True
 
-    def _end_follower(self) -> None:
+    def _end_follower(self, *, done: bool) -> None:
+        """TERM to a streamer whose stage is done, INT to one whose stage failed."""
         if self._follower is None:
             return
-        self._follower.send_signal(signal.SIGTERM)
+        self._follower.send_signal(signal.SIGTERM if done else signal.SIGINT)
         try:
             out, _ = self._follower.communicate(timeout=30)
             self.stream_id = out.strip().splitlines()[-1] if out.strip() else ""

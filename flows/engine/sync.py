@@ -9,7 +9,7 @@ from typing import Any
 
 import yaml
 
-from flows.engine import environment, plan, registry
+from flows.engine import deployments, environment, plan, registry
 from flows.engine.plan import Step
 from flows.engine.project import ENVIRONMENT, PARAMS, Project, results, section
 from tasks.common.formats import write_json
@@ -55,6 +55,7 @@ def generated(project: Project) -> Iterator[tuple[Path, str]]:
     plan.check_sections(project)
     if project.profile == "cpu":
         yield project.root / ENVIRONMENT, environment.render(plan.locked(project))
+        yield project.root / "prefect.yaml", deployments.render_prefect_yaml(registry.papers().values())
     steps = plan.build(project)
     yield project.home / "dvc.yaml", HEADER + _dump(pipeline(project, steps))
     yield project.home / ".dvc" / "config", CONFIG[project.profile] if project.profile != "cpu" else _root_config(project)
