@@ -16,7 +16,7 @@ OFFICIAL = ("facebook_1", "facebook_2", "bio", "house", "meps_19")
 SETS: dict[Profile, tuple[str, ...]] = {"cpu": (*PACKAGED, "deliveries"), "smoke": (*PACKAGED, "deliveries"), "gpu": OFFICIAL}
 
 MAIN = "{naive,clean_oracle,wcp,pcp_true,pcp_est,naive_imp,ui,ui_global,triply}"
-ABLATED = "{ui_clusters_5,ui_clusters_50,ui_linear,ui_blind,pcp_const,pcp_beta_020,pcp_beta_050}"
+ABLATED = "{ui_clusters_5,ui_clusters_50,ui_neighbours_5,ui_linear,ui_blind,pcp_const,pcp_beta_020,pcp_beta_050}"
 PAIRS = (
     ("naive_imp.coverage", "ui.coverage"),
     ("naive_imp.coverage", "ui_global.coverage"),
@@ -124,7 +124,14 @@ paper = Paper(
             needs=["prepare", "warmstart"],
             budget_min=6,
             **_per_set(
-                "theorem3.agreement", "mean_error.agreement", "largest_true_weight", "largest_est_weight", "fallback_share", "empty_pools"
+                "theorem3.agreement",
+                "mean_error.agreement",
+                "largest_true_weight",
+                "largest_est_weight",
+                "fallback_share",
+                "empty_pools",
+                "clean_high_z_rows",
+                "residual_spread",
             ),
         ),
         Stage(

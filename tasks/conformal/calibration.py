@@ -37,6 +37,7 @@ ARMS: dict[str, str] = {
     "ui_global": "residuals drawn from all reference rows",
     "ui_clusters_5": "5 clusters instead of 20",
     "ui_clusters_50": "50 clusters instead of 20",
+    "ui_neighbours_5": "small pools give way to the 5 nearest rows instead of 20",
     "ui_linear": "a linear imputer instead of trees",
     "ui_blind": "an imputer that knows nothing: labels drawn from all clean reference labels",
     "pcp_const": "PCP with constant weights",
@@ -108,7 +109,14 @@ def _metrics(facts: pd.DataFrame) -> Metrics:
         larger = rows["est_threshold_is_larger"]
         metrics[f"theorem3.agreement.{name}"] = float((rows["theorem3_says_larger"] == larger).mean())
         metrics[f"mean_error.agreement.{name}"] = float(((rows["error_sum"] >= 0) == larger).mean())
-        for column in ("largest_true_weight", "largest_est_weight", "fallback_share", "empty_pools"):
+        for column in (
+            "largest_true_weight",
+            "largest_est_weight",
+            "fallback_share",
+            "empty_pools",
+            "clean_high_z_rows",
+            "residual_spread",
+        ):
             metrics |= summarise(f"{column}.{name}", rows[column])
     return metrics
 
@@ -202,8 +210,8 @@ def _by_imputing(split: Split, params: CalibrateParams) -> tuple[dict[str, float
     def imputer(column: str) -> tuple[Floats, Floats]:
         return ref[column].to_numpy(), cal[column].to_numpy()
 
-    def pools(guesses: tuple[Floats, Floats], clusters: int) -> ResidualPools:
-        return ResidualPools(ref_z, ref["observed"].to_numpy() - guesses[0], ref_masked, clusters, seed=split.seed)
+    def pools(guesses: tuple[Floats, Floats], clusters: int, **options: int) -> ResidualPools:
+        return ResidualPools(ref_z, ref["observed"].to_numpy() - guesses[0], ref_masked, clusters, seed=split.seed, **options)
 
     def labels(guesses: tuple[Floats, Floats], pool: ResidualPools | None) -> Floats:
         residual = np.zeros(masked.size)
@@ -219,6 +227,7 @@ def _by_imputing(split: Split, params: CalibrateParams) -> tuple[dict[str, float
         "ui_global": labels(trees, pools(trees, 1)),
         "ui_clusters_5": labels(trees, pools(trees, 5)),
         "ui_clusters_50": labels(trees, pools(trees, 50)),
+        "ui_neighbours_5": labels(trees, pools(trees, params.clusters, neighbours=5)),
         "ui_linear": labels(linear, pools(linear, params.clusters)),
         "ui_blind": labels(nothing, pools(nothing, 1)),
     }
@@ -227,8 +236,15 @@ def _by_imputing(split: Split, params: CalibrateParams) -> tuple[dict[str, float
     facts = {
         "fallback_share": float(clustered.fallback(cal_z[masked]).mean()) if masked.any() else 0.0,
         "empty_pools": float(sum(pool.size == 0 for pool in clustered.pools)),
+        "clean_high_z_rows": float((~ref_masked & (ref_z[:, 0] >= np.quantile(ref_z[:, 0], 0.75))).sum()),
+        "residual_spread": _spread(kept["imputed"] - kept["guess"], kept["y"] - kept["guess"]),
     }
     return thresholds, kept, facts
+
+
+def _spread(drawn: pd.Series, true: pd.Series) -> float:
+    """Standard deviation of the drawn residuals over that of the true ones, which only an evaluation knows; 1 without rows."""
+    return float(drawn.std() / true.std()) if len(true) > 1 and true.std() > 0 else 1.0
 
 
 def _weight_facts(scores: Floats, w_true: Floats, w_est: Floats, masked: np.ndarray, params: CalibrateParams) -> dict[str, float]:

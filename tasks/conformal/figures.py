@@ -27,6 +27,7 @@ LABELS = {
     "pcp_beta_050": "PCP, beta 0.05",
     "ui_clusters_5": "UI, 5 clusters",
     "ui_clusters_50": "UI, 50 clusters",
+    "ui_neighbours_5": "UI, 5 neighbours",
     "ui_linear": "UI, linear imputer",
     "ui_blind": "UI, blind imputer",
 }
@@ -154,7 +155,8 @@ def ablation(scores: pd.DataFrame, real: list[str]) -> Figure:
     drawn, axes = figure(8.0, 4.6, 1, 2, sharey=True)
     for ax, column in zip(axes, ("coverage", "length"), strict=True):
         for i, arm in enumerate(arms):
-            numbers = pooled[column][arm].mean(axis=1, skipna=False).dropna()
+            numbers = np.asarray(pooled[column][arm], dtype=float).mean(axis=1)
+            numbers = numbers[np.isfinite(numbers)]
             spread = numbers.std(ddof=1) / np.sqrt(len(numbers)) if len(numbers) > 1 else 0.0
             ax.errorbar(numbers.mean(), i, xerr=2 * spread, fmt="o", color=COLOUR.get(arm, COLOURS[7]), capsize=2)
     axes[0].axvline(NOMINAL, color="black", linewidth=1, linestyle="--")

@@ -29,24 +29,34 @@ class ResidualPools:
         masked: True where the reference label is corrupted, (n,).
         clusters: pools of a Z with many values (k-means on standardised Z); 1 makes one global pool of any Z.
         seed: seed of k-means.
+        neighbours: nearest clean reference rows that stand in for a pool of fewer than 5.
 
     Raises:
-        ValueError: when no reference row is clean, for NaN, different lengths, or fewer than one cluster.
+        ValueError: when no reference row is clean, for NaN, different lengths, fewer than one cluster or neighbour.
 
     >>> pools = ResidualPools([0, 0, 1, 1], [-1.0, 1.0, 5.0, 7.0], np.zeros(4, bool), clusters=1)
     >>> pools.draw([0, 1], np.array([0.9, 0.1])).tolist()
     [7.0, -1.0]
     """
 
-    def __init__(self, z: ArrayLike, residuals: ArrayLike, masked: ArrayLike, clusters: int = CLUSTERS, seed: int = 0) -> None:
+    def __init__(
+        self,
+        z: ArrayLike,
+        residuals: ArrayLike,
+        masked: ArrayLike,
+        clusters: int = CLUSTERS,
+        seed: int = 0,
+        neighbours: int = NEIGHBOURS,
+    ) -> None:
         points, m = as_columns(z), check_mask(masked)
         e = np.asarray(residuals, dtype=float).reshape(-1)
         check_lengths(z=points, residuals=e, masked=m)
-        if clusters < 1:
-            raise ValueError(f"clusters must be at least 1, got {clusters}")
+        if min(clusters, neighbours) < 1:
+            raise ValueError(f"clusters and neighbours must be at least 1, got {clusters} and {neighbours}")
         if m.all():
             raise ValueError(f"masked: the reference set has no clean row among {m.size}; no residual can be drawn")
         check_numbers(e[~m], "residuals")
+        self._neighbours = neighbours
         self._shift, self._scale = points.mean(axis=0), np.where(points.std(axis=0) > 0, points.std(axis=0), 1.0)
         scaled = self._scaled(points)
         distinct = np.unique(scaled, axis=0)
@@ -81,7 +91,7 @@ class ResidualPools:
             rows = (pool == k) & ~small
             drawn[rows] = self.pools[k][(u[rows] * self.pools[k].size).astype(int)]
         if small.any():
-            near = np.sort(self._residuals[self._nearest(scaled[small])], axis=1)  # (m, 20)
+            near = np.sort(self._residuals[self._nearest(scaled[small])], axis=1)  # (m, neighbours)
             drawn[small] = near[np.arange(len(near)), (u[small] * near.shape[1]).astype(int)]
         return drawn
 
@@ -103,7 +113,7 @@ class ResidualPools:
         return np.asarray(small)
 
     def _nearest(self, scaled: Floats) -> NDArray[np.intp]:
-        count = min(NEIGHBOURS, len(self._clean_z))
+        count = min(self._neighbours, len(self._clean_z))
         return np.argsort(_squared_distances(scaled, self._clean_z), axis=1, kind="stable")[:, :count]
 
 

@@ -1,9 +1,10 @@
-"""Examples in docstrings run and say what they show."""
+"""Examples in docstrings and on the paper's page run and say what they show."""
 
 from __future__ import annotations
 
 import doctest
 import importlib
+import re
 from pathlib import Path
 
 import pytest
@@ -24,3 +25,11 @@ def test_examples(name):
 def test_there_are_examples():
     finder = doctest.DocTestFinder()
     assert sum(len(t.examples) for name in MODULES for t in finder.find(importlib.import_module(name))) > 40
+
+
+def test_the_pages_snippets_run_one_after_the_other():
+    page = (ROOT / "docs/papers/uncertain_imputation.md").read_text()
+    names: dict = {}
+    exec("\n".join(re.findall(r"```python\n(.*?)```", page, re.S)), names)
+    assert (names["lower"] < names["upper"]).all()
+    assert 0.0 < names["threshold"] < 2.0

@@ -41,6 +41,8 @@ def test_small_pools_fall_back_to_the_nearest_twenty_or_all():
     drawn = pools.draw(np.full(1000, 5.0), (np.arange(1000) + 0.5) / 1000)
     assert set(drawn) == {4.0, 5.0}
     assert (drawn == 5.0).mean() == pytest.approx(4 / 20)
+    near = ResidualPools(z, z, np.zeros(64, bool), neighbours=4)
+    assert set(near.draw(np.full(100, 5.0), (np.arange(100) + 0.5) / 100)) == {5.0}
     few = ResidualPools([0.0, 1.0, 2.0], [7.0, 8.0, 9.0], np.zeros(3, bool))
     assert set(few.draw(np.full(300, 9.0), (np.arange(300) + 0.5) / 300)) == {7.0, 8.0, 9.0}
 
@@ -115,7 +117,8 @@ def test_residuals_restore_the_spread_that_point_predictions_lose():
         (lambda: ResidualPools(np.full(8, np.nan), np.zeros(8), CLEAN), "z: 8 of 8 values are not finite"),
         (lambda: ResidualPools(np.zeros(8), np.zeros(7), CLEAN), "z 8, residuals 7, masked 8"),
         (lambda: ResidualPools(np.zeros(8), np.zeros(8), np.zeros(8)), "masked must be boolean"),
-        (lambda: ResidualPools(np.zeros(8), np.zeros(8), CLEAN, clusters=0), "clusters must be at least 1, got 0"),
+        (lambda: ResidualPools(np.zeros(8), np.zeros(8), CLEAN, clusters=0), "at least 1, got 0 and 20"),
+        (lambda: ResidualPools(np.zeros(8), np.zeros(8), CLEAN, neighbours=0), "at least 1, got 20 and 0"),
         (lambda: ResidualPools(np.zeros(8), np.zeros(8), CLEAN).draw([0.0], np.array([1.0])), "uniforms must lie in"),
         (lambda: ResidualPools(np.zeros(8), np.zeros(8), CLEAN).draw([0.0, 1.0], np.array([0.1])), "z 2, uniforms 1"),
         (lambda: impute([1.0], [1.0, 2.0], np.array([True])), "prediction 1, y 2, masked 1"),
