@@ -9,8 +9,8 @@ from collections.abc import Callable, Sequence
 from flows.engine.declare import PROFILES, DeclarationError
 from flows.engine.dvc import DvcError
 from flows.engine.project import Project
-from flows.engine.tracking import TrackingError
 from flows.engine.servers import ServerError
+from flows.engine.tracking import TrackingError
 
 Command = Callable[[argparse.Namespace], int]
 
@@ -21,7 +21,7 @@ def main(words: Sequence[str] | None = None) -> int:
     command: Command = arguments.command
     try:
         return command(arguments)
-    except (DeclarationError, FileNotFoundError, DvcError, ServerError, LookupError) as error:
+    except (DeclarationError, FileNotFoundError, DvcError, ServerError, TrackingError, LookupError) as error:
         text = error.args[0] if isinstance(error, KeyError) and error.args else error
         print(f"papers {arguments.name}: {text}", file=sys.stderr)
         return 2
