@@ -87,7 +87,9 @@ class Runner:
         started = time.monotonic()
         budget = step.declared.budget(self._project.profile) if step.declared else 0.0
         deadline = started + (max(budget, PATIENCE_MIN) * 60 if patience_s is None else patience_s)
-        command = dvc.command(self._project, "repro", "--single-item", *(["--pull"] if self._pull else []), step.name)
+        # The last steps show how the others ended, which DVC does not see: a failure, other inputs with equal metrics.
+        forced = ["--force"] if step.kind in ("scorecard", "track") else []
+        command = dvc.command(self._project, "repro", "--single-item", *(["--pull"] if self._pull else []), *forced, step.name)
         waiting = False
         while True:
             missing = not all((self._project.home / out).exists() for out in step.outs)

@@ -6,7 +6,7 @@ import json
 import math
 from typing import Any
 
-from flows.engine.checks import INCONCLUSIVE, NOT_REPRODUCED, VERIFIED, Estimate, Evidence, Outcome
+from flows.engine.checks import INCONCLUSIVE, VERIFIED, Estimate, Evidence, Outcome
 from flows.engine.declare import Claim, Paper
 from flows.engine.project import Project, results
 
@@ -32,13 +32,14 @@ def read_metrics(project: Project, slug: str) -> dict[str, float | None]:
 
 
 def judge_claim(claim: Claim, evidence: Evidence, profile: str) -> dict[str, Any]:
-    """One claim as a row of the scorecard; a claim whose control does not lose the effect is at best inconclusive."""
+    """One claim as a row of the scorecard; a claim whose control passes too, or was not measured, is at best inconclusive."""
     outcome = claim.check.judge(evidence)
     verdict, text = outcome.verdict, outcome.text
     control = None
     if claim.control:
         against = claim.control.against(claim.check).judge(evidence)
-        lost = against.verdict == NOT_REPRODUCED
+        # A control whose interval straddles the threshold does not show the effect; one that was not measured says nothing.
+        lost = against.verdict != VERIFIED and against.estimate is not None
         control = {
             "name": claim.control.name,
             **_numbers(against),

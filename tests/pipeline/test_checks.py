@@ -19,6 +19,8 @@ from flows.engine.checks import (
     first_measured,
     k_of,
 )
+from flows.engine.declare import Claim, Control
+from flows.engine.judge import judge_claim
 
 NUMBERS = st.floats(-100, 100)
 
@@ -128,3 +130,26 @@ def test_first_measured_judges_the_check_whose_metrics_are_there():
 def test_first_measured_refuses_to_judge_nothing():
     with pytest.raises(ValueError, match="at least one check"):
         first_measured()
+
+
+def judged(control: tuple[float, float, float] | None) -> tuple[str, bool]:
+    """Verdict of a claim that holds, and whether its control lost the effect, for a control with this interval (or none measured)."""
+    claim = Claim("c", "s", "p", at_least("ours.x", 1), scale="toy", why_scale="w", control=Control("off", swap={"ours": "off"}))
+    metrics: dict[str, float | None] = {"ours.x": 2.0, "ours.x.lo": 1.5, "ours.x.hi": 2.5}
+    if control:
+        metrics |= dict(zip(("off.x", "off.x.lo", "off.x.hi"), control, strict=True))
+    row = judge_claim(claim, Evidence(metrics), "cpu")
+    return row["verdict"], row["control"]["lost_effect"]
+
+
+@pytest.mark.parametrize(
+    ("control", "verdict", "lost"),
+    [
+        ((0.0, -0.5, 0.5), VERIFIED, True),
+        ((1.0, 0.5, 1.5), VERIFIED, True),  # it may or may not have the effect: not shown
+        ((2.0, 1.5, 2.5), INCONCLUSIVE, False),
+        (None, INCONCLUSIVE, False),
+    ],
+)
+def test_a_claim_stands_only_where_its_control_does_not_pass(control, verdict, lost):
+    assert judged(control) == (verdict, lost)
