@@ -29,7 +29,6 @@ LEVERS = (
     "tied_step",
     "signal_only",
     "implied_reward",
-    "anchored",
     "networks",
 )
 DISTILLED = (
@@ -107,7 +106,7 @@ paper = Paper(
             needs=["prepare-transitions"],
             budget_min=4,
             device="gpu",
-            metrics=[f"{{random,stratified}}.heldout_loss_error.{braces(*ENVIRONMENTS)}_n{{30,100,300}}"],
+            metrics=[f"{{random,stratified}}.start_loss_error.{braces(*ENVIRONMENTS)}_n{{30,100,300}}"],
         ),
         Stage(
             "train-supervised",

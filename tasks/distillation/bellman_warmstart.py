@@ -93,7 +93,7 @@ def bank_for(params: BellmanStartParams, name: str, environment: str, seed: int,
 def warmstart(params: BellmanStartParams, inputs: Inputs, out: Path, log: Log) -> Metrics:
     """Node: `<environment>.<seed>.safetensors` with `losses.<bank>` (k,), `random.<m>` and `stratified.<m>` (m,) row indices.
 
-    Metrics: `<start>.heldout_loss_error.<env>_n<m>` of the undistilled subsets.
+    Metrics: `<start>.start_loss_error.<env>_n<m>`, held-out, of the undistilled subsets.
     """
     jobs = [(params, inputs["prepare-transitions"], out, e, s) for e in params.environments for s in range(params.seeds)]
     done = list(log.progress(map_parallel(_start, jobs), total=len(jobs), desc="predictors"))
@@ -101,7 +101,7 @@ def warmstart(params: BellmanStartParams, inputs: Inputs, out: Path, log: Log) -
     for environment in params.environments:
         errors = [e for (_, _, _, name, _), e in zip(jobs, done, strict=True) if name == environment]
         for key in errors[0]:
-            metrics |= summarise(f"{key[0]}.heldout_loss_error.{environment}_n{key[1]}", [e[key] for e in errors])
+            metrics |= summarise(f"{key[0]}.start_loss_error.{environment}_n{key[1]}", [e[key] for e in errors])
     return metrics
 
 

@@ -24,42 +24,6 @@ from tasks.offline_rl.minari_data import (
 )
 
 
-def play(env, seed):
-    """One episode of random actions in Minari's own buffer."""
-    from minari.data_collector import EpisodeBuffer
-
-    rng = np.random.default_rng(seed)
-    states, steps, over = [env.reset(seed=seed)[0]], [], False
-    while not over:
-        action = rng.uniform(-2, 2, 1).astype(np.float32)
-        state, reward, terminated, truncated, _ = env.step(action)
-        states.append(state)
-        steps.append((action, reward, terminated, truncated))
-        over = terminated or truncated
-    actions, rewards, terminations, truncations = (list(column) for column in zip(*steps, strict=True))
-    return EpisodeBuffer(
-        id=seed,
-        observations=np.array(states),
-        actions=np.array(actions),
-        rewards=rewards,
-        terminations=terminations,
-        truncations=truncations,
-    )
-
-
-@pytest.fixture(scope="module")
-def store(tmp_path_factory):
-    """A local Minari store with `test/pendulum-v0`: three episodes of 30 steps of a continuous-action task."""
-    import minari
-
-    folder = tmp_path_factory.mktemp("minari")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("MINARI_DATASETS_PATH", str(folder))
-        env = gymnasium.make("Pendulum-v1", max_episode_steps=30)
-        minari.create_dataset_from_buffers("test/pendulum-v0", [play(env, seed) for seed in range(3)], env=env, data_format="hdf5")
-        yield folder
-
-
 def test_examples_in_the_docstrings_hold():
     assert doctest.testmod(minari_data).failed == 0
 
@@ -103,19 +67,3 @@ def test_grids_nearest_points_and_dictionaries():
         action_grid(gymnasium.spaces.Box(-np.inf, np.inf, (1,)), 3)
 
 
-def test_the_gpu_stages_run_on_a_small_data_set(store, tmp_path):
-    common = {"dataset": "test/pendulum-v0", "steps": 60, "seeds": 2}
-    folder = tmp_path / "prepare-minari"
-    folder.mkdir()
-    assert prepare(MinariParams(**common), Inputs(), folder, NullLog())["behaviour.return.minari"] < 0
-    params = MinariReportParams(
-        **common,
-        size=10,
-        predictors=20,
-        matching=MatchingConfig(optimiser="adam", steps=30),
-        learner=FqiConfig(iterations=2, steps=2),
-        episodes=1,
-    )
-    runs = [evaluate(params, Inputs({"prepare-minari": folder}), tmp_path, NullLog()) for _ in range(2)]
-    assert runs[0] == runs[1]
-    assert runs[0]["syn_many.heldout_loss_error.minari"] < runs[0]["rand.heldout_loss_error.minari"]
