@@ -15,8 +15,8 @@ def test_the_gpu_stages_run_on_a_small_data_set(store, tmp_path):
     params = MinariReportParams(
         **common,
         size=10,
-        predictors=20,
-        matching=MatchingConfig(optimiser="adam", steps=30),
+        predictors=300,
+        matching=MatchingConfig(optimiser="adam", steps=100),
         learner=FqiConfig(iterations=2, steps=2),
         episodes=1,
     )
