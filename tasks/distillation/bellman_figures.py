@@ -75,7 +75,7 @@ def levers(table: Table, params: BellmanStartParams) -> Figure:
         axis.errorbar([v.mean() for v in values], at, xerr=bars, fmt="o", ms=5, capsize=2, color=COLOURS[number], label=label)
     axis.set_yticks(range(len(arms)), [LABELS.get(a, a.replace("_", " ")) for a in arms])
     axis.set(xlabel=f"normalised return, {size} rows (0 random policy, 1 all rows), mean and s.e.")
-    axis.legend(loc="lower right")
+    fig.legend(loc="outside upper center", ncols=2)
     return fig
 
 

@@ -39,7 +39,7 @@ class BankConfig(Params):
 
     family: Literal["rff", "mlp"] = "rff"
     k: int | None = Field(None, ge=1)
-    features: int = Field(64, ge=1)
+    features: int = Field(48, ge=1)
     bandwidth: float = Field(2.0, gt=0)
     scale_low: float = Field(1.0, gt=0, le=1)
     reward_scale: Literal["normal", "one", "zero"] = "normal"
@@ -167,7 +167,7 @@ def draw_bank(config: BankConfig, k: int, dimension: int, n_actions: int, reward
     Example:
         >>> bank = draw_bank(BankConfig(), 7, 4, 2, 0.1, np.random.default_rng(0))
         >>> tuple(bank.coefficients.shape), tuple(bank.reward_scale.shape)
-        ((2, 65, 7), (7,))
+        ((2, 49, 7), (7,))
     """
     import torch
 

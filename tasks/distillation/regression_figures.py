@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
@@ -13,7 +13,7 @@ from tasks.distillation.regression_warmstart import RegressionStartParams
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-LABELS = {"rand": "random subset", "lev": "leverage scores", "full": "all rows"}
+LABELS = {"rand": "random subset", "lev": "leverage scores", "full": "all rows", "D_train": "all rows"}
 
 
 def error_by_size(errors: pd.DataFrame, params: RegressionStartParams) -> Figure:
@@ -33,10 +33,20 @@ def error_by_size(errors: pd.DataFrame, params: RegressionStartParams) -> Figure
             axis.errorbar(middle.index * shift, middle, yerr=spread, marker="o", ms=4, capsize=2, color=COLOURS[number], label=label)
         axis.set(title=table, xlabel="rows", xscale="log", yscale="log")
         axis.set_xticks(params.sizes, [str(s) for s in params.sizes])
-        axis.minorticks_off()
+        plain_log_ticks(axis)
         axis.legend(fontsize=7.5)
     axes[0, 0].set_ylabel("test MSE (standardised target)")
     return fig
+
+
+def plain_log_ticks(axis: Any) -> None:
+    """Plain numbers on a logarithmic y axis that spans little more than a decade, and no minor ticks on x."""
+    from matplotlib.ticker import FormatStrFormatter, LogLocator, NullLocator
+
+    axis.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 3.0, 5.0)))
+    axis.yaxis.set_major_formatter(FormatStrFormatter("%g"))
+    axis.yaxis.set_minor_locator(NullLocator())
+    axis.xaxis.set_minor_locator(NullLocator())
 
 
 def threshold(sweep: pd.DataFrame, law: pd.DataFrame) -> Figure:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -47,10 +48,11 @@ Job = tuple[str, str, int, int, np.ndarray, ThresholdParams]
 
 
 def train(params: ThresholdParams, inputs: Inputs, out: Path, log: Log) -> Metrics:
-    """Node: `sweep.parquet` (table, law, seed, k, threshold, spectral_error) and `law.parquet` (q, seed, k_star).
+    """Node: `sweep.parquet` (table, law, seed, k, threshold, spectral_error), `law.parquet` (q, seed, k_star) and `sizes.parquet`.
 
     Metrics: `<law>.spectral_ratio.<table>`, the error at threshold + 10 divided by that at threshold - 10; `gaussian.slope.<table>`,
-    the slope of log k* against log q; `gaussian.k_star.q<q>`.
+    the slope of log k* against log q; `gaussian.k_star.q<q>`; `{enough_rows,too_few_rows}.spectral_error.<table>`, with as many
+    synthetic rows as coordinates and one fewer, k above the threshold.
     """
     import pandas as pd
 
@@ -61,12 +63,16 @@ def train(params: ThresholdParams, inputs: Inputs, out: Path, log: Log) -> Metri
     records = [r for part in log.progress(map_parallel(_work, jobs), total=len(jobs), desc="sweeps") for r in part]
     sweep = pd.DataFrame([r for r in records if "spectral_error" in r])
     stars = pd.DataFrame([r for r in records if "k_star" in r])
+    sizes = pd.DataFrame([r for r in records if "row_error" in r])
     write_parquet(out / "sweep.parquet", sweep)
     write_parquet(out / "law.parquet", stars)
+    write_parquet(out / "sizes.parquet", sizes)
     metrics: Metrics = {}
     for (table, name), group in sweep.groupby(["table", "law"]):
         at = {offset: group[group.k == group.threshold + offset].sort_values("seed").spectral_error.to_numpy() for offset in (-10, 10)}
         metrics |= summarise(f"{name}.spectral_ratio.{table}", at[10] / at[-10])
+    for (table, arm), group in sizes.groupby(["table", "arm"]):
+        metrics |= summarise(f"{arm}.spectral_error.{table}", group.row_error)
     slopes = [float(np.polyfit(np.log(g.q), np.log(g.k_star), 1)[0]) for _, g in stars.groupby("seed")]
     metrics |= summarise(f"gaussian.slope.{params.law_table}", slopes)
     for q, group in stars.groupby("q"):
@@ -126,4 +132,11 @@ def _work(job: Job) -> list[dict[str, object]]:
         for k in ks if law == "gaussian" else (limit - 10, limit + 10):
             error = spectral_error(distil(train_rows, start, regressors[:k]).rows, train_rows)
             records.append({"table": table, "law": law, "seed": seed, "k": k, "threshold": limit, "spectral_error": error})
+    q = rows.shape[1]
+    regressors = gaussian_regressors(limit + 10, q, rng)
+    for arm, size in (("enough_rows", q), ("too_few_rows", q - 1)):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)
+            error = spectral_error(distil(train_rows, start[:size], regressors).rows, train_rows)
+        records.append({"table": table, "arm": arm, "seed": seed, "row_error": error})
     return records

@@ -1,6 +1,7 @@
 """The paper's stages on the smoke parameters, run twice: in one process and in two."""
 
 import importlib
+import sys
 import typing
 import warnings
 from pathlib import Path
@@ -10,6 +11,8 @@ from ruamel.yaml import YAML
 
 from flows.dataset_distillation import paper
 from tasks.common.node import Inputs, NullLog
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "offline_rl"))
 
 SECTIONS = YAML(typ="safe").load((Path(__file__).parents[3] / "params.yaml").read_text())["dataset_distillation"]
 
@@ -59,3 +62,14 @@ def smoke(tmp_path_factory):
 def parameters():
     """Validated parameters of every stage of a profile, by stage."""
     return lambda profile: {stage.name: params for stage, _, params in stages(profile)}
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory):
+    """A local Minari store with `test/pendulum-v0`."""
+    import minari_store
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("MINARI_DATASETS_PATH", str(tmp_path_factory.mktemp("minari")))
+        minari_store.write_store()
+        yield

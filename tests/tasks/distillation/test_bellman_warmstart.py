@@ -40,7 +40,7 @@ def test_banks_are_the_same_however_often_they_are_drawn():
     np.testing.assert_array_equal(coefficients("rff")[..., :3], coefficients("rff", k=3))
     np.testing.assert_array_equal(coefficients("rff"), coefficients("no_terminals"))
     assert not np.array_equal(coefficients("rff"), coefficients("rff", seed=1))
-    assert coefficients("heldout").shape == (2, 65, 4)
+    assert coefficients("heldout").shape == (2, 49, 4)
     assert not np.array_equal(coefficients("rff")[..., :4], coefficients("heldout"))
     with pytest.raises(ValueError, match="holds 5 predictors, asked for 6"):
         coefficients("rff", k=6)

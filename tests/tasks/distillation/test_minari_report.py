@@ -1,5 +1,12 @@
 """The gpu profile's negative result on a small data set of the official format."""
 
+from tasks.common.node import Inputs, NullLog
+from tasks.distillation.bellman import MatchingConfig
+from tasks.distillation.minari_report import MinariReportParams, evaluate
+from tasks.offline_rl.fqi import FqiConfig
+from tasks.offline_rl.minari_data import MinariParams, prepare
+
+
 def test_the_gpu_stages_run_on_a_small_data_set(store, tmp_path):
     common = {"dataset": "test/pendulum-v0", "steps": 60, "seeds": 2}
     folder = tmp_path / "prepare-minari"
@@ -8,8 +15,8 @@ def test_the_gpu_stages_run_on_a_small_data_set(store, tmp_path):
     params = MinariReportParams(
         **common,
         size=10,
-        predictors=20,
-        matching=MatchingConfig(optimiser="adam", steps=30),
+        predictors=300,
+        matching=MatchingConfig(optimiser="adam", steps=100),
         learner=FqiConfig(iterations=2, steps=2),
         episodes=1,
     )

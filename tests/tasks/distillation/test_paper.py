@@ -44,24 +44,6 @@ def test_parameters_of_all_profiles_are_valid_and_agree_between_stages(profile, 
     assert found["train-bellman"].seeds == found["prepare-transitions"].seeds
 
 
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (lambda: RegressionStartParams(trials=0), "greater than or equal to 1"),
-        (lambda: AdditiveParams(size=0), "greater than or equal to 1"),
-        (lambda: BellmanStartParams(banks={"rff": {}}), "must include one called 'heldout'"),
-        (lambda: BellmanMatchingParams(arms={"a": {"bank": "splines"}}), "asks for bank 'splines'"),
-        (lambda: BellmanMatchingParams(arms={"a": {"k": 2000}}), "asks for 2000 predictors; its bank 'rff' holds 1000"),
-        (lambda: BellmanMatchingParams(arms={"a": {"sizes": [7]}}), r"asks for sizes \[7\]"),
-        (lambda: BellmanReportParams(learners={"a": {"sizes": [7]}}), r"asks for sizes \[7\]"),
-        (lambda: BellmanReportParams(temperature=1), "Extra inputs"),
-    ],
-)
-def test_impossible_parameters_are_refused(make, message):
-    with pytest.raises(ValueError, match=message):
-        make()
-
-
 def test_the_flow_is_made_on_demand_alone():
     import flows.dataset_distillation as module
 

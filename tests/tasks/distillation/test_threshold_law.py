@@ -42,3 +42,10 @@ def test_too_few_rows_have_no_sufficient_number_of_regressors():
         pytest.raises(ValueError, match="use at least q rows"),
     ):
         smallest_sufficient(rows, rows[:2], np.random.default_rng(0), 1e-3)
+
+
+def test_as_many_rows_as_coordinates_are_enough_and_one_fewer_is_not(smoke):
+    metrics = smoke[0][0]["train-sweep"]
+    for table in ("boston", "concrete", "diabetes"):
+        assert metrics[f"enough_rows.spectral_error.{table}"] < 1e-6
+        assert metrics[f"too_few_rows.spectral_error.{table}"] > 1e-3

@@ -1,4 +1,4 @@
-"""Minari data sets, written small in the official format and read back; the stages of the gpu profile on them."""
+"""Minari data sets, written small in the official format and read back."""
 
 import doctest
 
@@ -8,10 +8,7 @@ import pytest
 
 from tasks.common.assets import AssetMissing
 from tasks.common.node import Inputs, NullLog
-from tasks.distillation.bellman import MatchingConfig
-from tasks.distillation.minari_report import MinariReportParams, evaluate
 from tasks.offline_rl import minari_data
-from tasks.offline_rl.fqi import FqiConfig
 from tasks.offline_rl.minari_data import (
     MinariParams,
     action_grid,
@@ -22,6 +19,7 @@ from tasks.offline_rl.minari_data import (
     prepare,
     read_minari,
 )
+from tasks.offline_rl.transitions import read_transitions
 
 
 def test_examples_in_the_docstrings_hold():
@@ -67,3 +65,12 @@ def test_grids_nearest_points_and_dictionaries():
         action_grid(gymnasium.spaces.Box(-np.inf, np.inf, (1,)), 3)
 
 
+def test_the_stage_is_deterministic_and_reports_the_behaviour(store, tmp_path):
+    params = MinariParams(dataset="test/pendulum-v0", steps=60, seeds=2)
+    runs = []
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        runs.append(prepare(params, Inputs(), tmp_path / name, NullLog()))
+    assert runs[0] == runs[1]
+    assert runs[0]["behaviour.return.minari"] < 0
+    assert len(read_transitions(tmp_path / "a" / "minari.1.parquet")) == 60

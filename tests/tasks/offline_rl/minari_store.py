@@ -2,7 +2,18 @@
 
 import gymnasium
 import numpy as np
-import pytest
+
+
+def write_store() -> None:
+    """Write `test/pendulum-v0`, three episodes of 30 steps of a continuous-action task, to `MINARI_DATASETS_PATH`."""
+    import minari
+
+    env = gymnasium.make("Pendulum-v1", max_episode_steps=30)
+    described = {"author": "a", "author_email": "a@example.org", "code_permalink": "https://example.org", "algorithm_name": "random"}
+    buffers = [play(env, seed) for seed in range(3)]
+    minari.create_dataset_from_buffers(
+        "test/pendulum-v0", buffers, env=env, eval_env=env.spec, description="random actions", data_format="hdf5", **described
+    )
 
 
 def play(env, seed):
@@ -26,16 +37,3 @@ def play(env, seed):
         terminations=terminations,
         truncations=truncations,
     )
-
-
-@pytest.fixture(scope="module")
-def store(tmp_path_factory):
-    """A local Minari store with `test/pendulum-v0`: three episodes of 30 steps of a continuous-action task."""
-    import minari
-
-    folder = tmp_path_factory.mktemp("minari")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("MINARI_DATASETS_PATH", str(folder))
-        env = gymnasium.make("Pendulum-v1", max_episode_steps=30)
-        minari.create_dataset_from_buffers("test/pendulum-v0", [play(env, seed) for seed in range(3)], env=env, data_format="hdf5")
-        yield folder

@@ -1,0 +1,19 @@
+"""A local Minari store for the tests."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "offline_rl"))
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory):
+    """A local Minari store with `test/pendulum-v0`."""
+    import minari_store
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("MINARI_DATASETS_PATH", str(tmp_path_factory.mktemp("minari")))
+        minari_store.write_store()
+        yield
