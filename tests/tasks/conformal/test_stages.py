@@ -15,6 +15,7 @@ from tasks.common.formats import read_parquet
 from tasks.common.node import Inputs, NullLog
 from tasks.conformal import calibration, datasets, fitting, robustness, sweep
 from tasks.conformal.diagnostics import constant_error_effect
+from tasks.tabular.official import LAYOUTS
 
 
 @pytest.fixture(scope="module")
@@ -93,6 +94,20 @@ def test_networks_stand_in_for_trees(smoke, tmp_path):
     pd.testing.assert_frame_equal(*runs)
     assert np.isfinite(runs[0][["lower", "upper"]]).all(axis=None)
     assert set(runs[0].columns) == set(read_parquet(root / "warmstart/predictions-ames.parquet").columns)
+
+
+def test_the_facebook_sets_get_wider_networks(tmp_path, monkeypatch):
+    for name, columns in (("facebook_1", 54), ("bio", 10)):
+        layout = LAYOUTS[name]
+        table = pd.DataFrame(np.random.default_rng(columns).random((200, columns)))
+        table.to_csv(tmp_path / layout.file, header=layout.header, index=False)
+    prepared = tmp_path / "prepare"
+    datasets.prepare(datasets.PrepareParams(data=("facebook_1", "bio"), folder=str(tmp_path), splits=1), Inputs(), prepared, NullLog())
+    seen = []
+    monkeypatch.setattr(fitting, "fit_mlp_quantiles", lambda *args, **_: seen.append(args[3].hidden))
+    for name in ("facebook_1", "bio"):
+        fitting._fit_networks((fitting._Item(prepared, name, -1, fitting.FitParams(model="mlp")), (0,)))
+    assert seen == [(64, 128, 64, 32), (32, 64, 64, 32)]
 
 
 def test_noisy_labels_are_there_to_be_misused(tmp_path):
