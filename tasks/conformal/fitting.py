@@ -22,7 +22,6 @@ from tasks.conformal.datasets import PARTS, SYNTHETIC
 from tasks.conformal.mlp import MlpParams, fit_mlp_quantiles
 from tasks.conformal.quantiles import Floats
 
-
 WIDER = (64, 128, 64, 32)
 """Hidden layers for the Facebook sets in the experiments of Feldman & Romano (2024)."""
 
@@ -44,7 +43,7 @@ class FitParams(Params):
     device: Literal["cpu", "cuda"] = "cpu"
     iterations: int = Field(120, ge=2)
     mlp: MlpParams = MlpParams()
-    hidden: dict[str, tuple[int, ...]] = {"facebook_1": WIDER, "facebook_2": WIDER}
+    hidden: dict[str, tuple[int, ...]] = Field({"facebook_1": WIDER, "facebook_2": WIDER})
 
     def networks(self, data: str) -> MlpParams:
         """The networks of one data set."""

@@ -166,6 +166,21 @@ def test_impossible_preparations_are_refused(change, message):
         datasets.PrepareParams(**change)
 
 
+def test_beta_above_alpha_is_refused_before_anything_runs():
+    with pytest.raises(ValidationError, match="beta must lie in"):
+        robustness.RobustnessParams(alpha=0.1, beta=0.2)
+
+
+def test_s1_has_linear_models_and_a_mask_model_that_sees_nothing(smoke):
+    root, metrics, _ = smoke
+    rows = read_parquet(root / "warmstart/predictions-s1.parquet")
+    np.testing.assert_array_equal(rows["impute"], rows["impute_linear"])
+    width = (rows["upper"] - rows["lower"]).groupby(rows["split"])
+    assert (width.max() - width.min()).max() < 1e-9
+    assert metrics["warmstart"]["mask_auc.s1"] == pytest.approx(0.5, abs=0.06)
+    assert metrics["warmstart"]["mask_auc.ames"] > 0.9
+
+
 def test_unknown_table_names_the_known_ones(tmp_path):
     with pytest.raises(KeyError, match="unknown data set 'boston'; known: ames, bio"):
         datasets.read_table("boston", tmp_path)
