@@ -21,7 +21,7 @@ from tasks.common.parallel import map_parallel
 from tasks.common.statistics import summarise
 from tasks.conformal.datasets import PARTS
 from tasks.conformal.diagnostics import weight_error_report
-from tasks.conformal.imputation import CLUSTERS, ResidualPools, impute
+from tasks.conformal.imputation import CLUSTERS, FALLBACK_WARNING, ResidualPools, impute
 from tasks.conformal.intervals import cqr_scores
 from tasks.conformal.pcp import BETA, check_beta, pcp_threshold
 from tasks.conformal.quantiles import Floats, conformal_quantile, weighted_quantile
@@ -45,8 +45,6 @@ ARMS: dict[str, str] = {
     "pcp_beta_050": "PCP with true weights and beta 0.05",
     "observed": "plain threshold on all observed labels, corrupted or not",
 }
-FALLBACK_WARNING = 0.2
-"""Share of imputed rows without a pool of their own above which the reference set does not know the corrupted part of Z."""
 
 
 class CalibrateParams(Params):

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from tasks.conformal.imputation import as_columns
-from tasks.conformal.quantiles import Floats, check_mask, check_numbers
+from tasks.conformal.quantiles import Floats, check_lengths, check_mask, check_numbers
 from tasks.conformal.weights import LARGEST_PROBABILITY
 
 Mechanism = Literal["missing", "noisy", "dispersive"]
@@ -32,7 +32,8 @@ def corruption_probabilities(z: ArrayLike, rate: float = 0.2) -> Floats:
         rate: wanted share of corrupted rows, in (0, 1); at most a quarter can be had.
 
     Raises:
-        ValueError: for a rate outside (0, 1) or values that are not finite.
+        ValueError: for a rate outside (0, 1), values that are not finite, or information in which nine tenths of the rows are
+            at the bottom or all alike, so that it has no top to corrupt.
 
     >>> p = corruption_probabilities(np.arange(1000.0))
     >>> float(p[:750].max()), round(float(p.mean()), 2)
@@ -41,8 +42,13 @@ def corruption_probabilities(z: ArrayLike, rate: float = 0.2) -> Floats:
     if not 0.0 < rate < 1.0:
         raise ValueError(f"rate must lie in (0, 1), got {rate}")
     value = as_columns(z).mean(axis=1)
+    check_numbers(value, "z")
     value = value - min(float(np.quantile(value, 0.05)), 0.0)
     threshold, cap, unit, far = np.quantile(value, [0.75, 0.85, 0.90, 0.999])
+    if unit <= 0 or value.min() == value.max():
+        raise ValueError(
+            f"z: the 90 % quantile of {value.size} shifted values is {unit} and the largest {value.max()}; no top part stands out"
+        )
     far *= 1.2
     v = np.where((value < threshold) | (value <= 0), 0.0, np.minimum(value, cap) / unit)
     positive = v > 0
@@ -64,12 +70,13 @@ def corrupt(y: ArrayLike, masked: NDArray[np.bool_], mechanism: Mechanism, rng: 
         rng: source of the noise.
 
     Raises:
-        ValueError: for an unknown mechanism, NaN or a mask that is not boolean.
+        ValueError: for an unknown mechanism, NaN, different lengths, or a mask that is not boolean.
 
     >>> corrupt([0.0, 4.0], np.array([False, True]), "noisy", np.random.default_rng(0)).tolist()
     [0.0, 3.0]
     """
     label, m = check_numbers(y, "y"), check_mask(masked)
+    check_lengths(y=label, masked=m)
     if mechanism == "missing":
         return np.where(m, np.nan, label)
     if mechanism == "noisy":

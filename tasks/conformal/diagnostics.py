@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike
 
-from tasks.conformal.quantiles import SLACK, Floats, check_lengths, check_level, check_numbers, weighted_quantile
+from tasks.conformal.quantiles import SLACK, Floats, check_lengths, check_level, check_numbers, check_weights, weighted_quantile
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ def signed_weighted_quantile(scores: ArrayLike, weights: ArrayLike, test_weight:
         level: in (0, 1).
 
     Raises:
-        ValueError: for NaN, different lengths, or weights that sum to 0.
+        ValueError: for NaN, infinite weights, different lengths, or weights that sum to 0.
 
     >>> signed_weighted_quantile([1.0, 2.0, 3.0], [2.0, -1.0, 2.0], 1.0, 0.5)
     SignedQuantile(threshold=1.0, violation=0.25)
@@ -52,21 +52,28 @@ def signed_law(scores: ArrayLike, weights: ArrayLike, test_weight: float) -> tup
     """Distinct scores (k,) and the cumulated mass up to and including each (k,); the rest of the mass sits on +inf.
 
     Raises:
-        ValueError: for NaN, different lengths, or weights that sum to 0.
+        ValueError: for NaN, infinite weights, different lengths, or weights that sum to 0.
 
     >>> points, mass = signed_law([2.0, 1.0, 2.0], [1.0, 1.0, 1.0], 1.0)
     >>> points.tolist(), mass.tolist()
     ([1.0, 2.0], [0.25, 0.75])
     """
-    s, w = check_numbers(scores, "scores"), check_numbers(weights, "weights")
+    s, w = check_numbers(scores, "scores"), _check_signed(weights, "weights")
     check_lengths(scores=s, weights=w)
-    total = float(w.sum() + test_weight)
+    total = float(w.sum() + _check_signed(test_weight, "test_weight")[0])
     if total == 0.0:
         raise ValueError("weights and test_weight sum to 0; their law is undefined")
     order = np.argsort(s, kind="stable")
     s, mass = s[order], np.cumsum(w[order]) / total
     last = np.append(s[1:] != s[:-1], True)
     return s[last], mass[last]
+
+
+def _check_signed(weights: ArrayLike, name: str) -> Floats:
+    w = check_numbers(weights, name)
+    if not np.isfinite(w).all():
+        raise ValueError(f"{name} must be finite, got values from {w.min()} to {w.max()}")
+    return w
 
 
 def constant_error_effect(delta: float, mean_weight: float) -> int:
@@ -82,11 +89,14 @@ def constant_error_effect(delta: float, mean_weight: float) -> int:
         large, exactly for results <= 0.
 
     Raises:
-        ValueError: at delta = -W / (n + 1), where all mass cancels.
+        ValueError: at delta = -W / (n + 1), where all mass cancels; for NaN or a mean weight that is not positive.
 
     >>> [constant_error_effect(d, 1.0) for d in (-2.0, -0.5, 0.0, 0.5)]
     [-1, 1, 0, -1]
     """
+    _check_signed(delta, "delta")
+    if not mean_weight > 0.0:
+        raise ValueError(f"mean_weight must be positive, got {mean_weight}")
     if delta == 0.0:
         return 0
     if delta == -mean_weight:
@@ -131,13 +141,15 @@ def weight_error_report(
         level: 1 - alpha, in (0, 1).
 
     Raises:
-        ValueError: for NaN, negative true weights, different lengths, or estimated weights that sum to 0.
+        ValueError: for NaN, infinite weights, negative true ones, different lengths, or estimated weights that sum to 0.
 
     >>> weight_error_report([1.0, 2.0, 3.0], [1.0, 1.0, 1.0], [2.0, 1.0, 1.0], 1.0, 1.0, 0.5).large_enough
     True
     """
-    s, w, v = check_numbers(scores, "scores"), check_numbers(w_true, "w_true"), check_numbers(w_est, "w_est")
+    s, w, v = check_numbers(scores, "scores"), check_weights(w_true, "w_true"), _check_signed(w_est, "w_est")
     check_lengths(scores=s, w_true=w, w_est=v)
+    check_weights(test_true, "test_true")
+    _check_signed(test_est, "test_est")
     q = float(weighted_quantile(s, w, test_true, level)[0])
     delta = v - w
     error_sum, weight_sum = float(delta.sum() + test_est - test_true), float(w.sum() + test_true)

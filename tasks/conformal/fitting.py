@@ -22,6 +22,9 @@ from tasks.conformal.datasets import PARTS, SYNTHETIC
 from tasks.conformal.mlp import MlpParams, fit_mlp_quantiles
 from tasks.conformal.quantiles import Floats
 
+WIDER = (64, 128, 64, 32)
+"""Hidden layers for the Facebook sets in the experiments of Feldman & Romano (2024)."""
+
 
 class FitParams(Params):
     """How the models are fitted.
@@ -32,6 +35,7 @@ class FitParams(Params):
         device: where networks are trained.
         iterations: most trees of each boosted model; half as many for the mask model.
         mlp: the networks.
+        hidden: widths of the hidden layers by data set, where they differ from those of `mlp`.
     """
 
     alpha: float = Field(0.1, gt=0.0, lt=1.0)
@@ -39,6 +43,11 @@ class FitParams(Params):
     device: Literal["cpu", "cuda"] = "cpu"
     iterations: int = Field(120, ge=2)
     mlp: MlpParams = MlpParams()
+    hidden: dict[str, tuple[int, ...]] = Field({"facebook_1": WIDER, "facebook_2": WIDER})
+
+    def networks(self, data: str) -> MlpParams:
+        """The networks of one data set."""
+        return self.mlp.model_copy(update={"hidden": self.hidden.get(data, self.mlp.hidden)})
 
 
 class _Item(NamedTuple):
@@ -137,7 +146,7 @@ def _fit_networks(batch: tuple[_Item, tuple[int, ...]]) -> list[tuple[Floats, Fl
         [(r.x[~r.masked], r.y[~r.masked]) for r in rows],
         [r.x_rest for r in rows],
         item.params.alpha,
-        item.params.mlp,
+        item.params.networks(item.data),
         seeds=splits,
         device=item.params.device,
     )

@@ -10,13 +10,17 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from tasks.conformal.quantiles import Floats, check_lengths, check_mask, check_numbers
+from tasks.conformal.quantiles import Floats, as_numbers, check_lengths, check_mask, check_numbers
 
 CLUSTERS = 20
 MOST_DISTINCT = 20
 """A reference Z with at most this many distinct values is matched exactly; one with more is clustered."""
 SMALLEST_POOL = 5
 NEIGHBOURS = 20
+FALLBACK_WARNING = 0.2
+"""Share of imputed rows without a pool of their own above which the reference set does not know the corrupted part of Z."""
+LARGEST_TABLE = 10_000_000
+"""Distances that are held at once."""
 
 
 class ResidualPools:
@@ -57,7 +61,8 @@ class ResidualPools:
             raise ValueError(f"masked: the reference set has no clean row among {m.size}; no residual can be drawn")
         check_numbers(e[~m], "residuals")
         self._neighbours = neighbours
-        self._shift, self._scale = points.mean(axis=0), np.where(points.std(axis=0) > 0, points.std(axis=0), 1.0)
+        # A constant column may have a standard deviation of 1e-17 rather than 0.
+        self._shift, self._scale = points.mean(axis=0), np.where(np.ptp(points, axis=0) > 0, points.std(axis=0), 1.0)
         scaled = self._scaled(points)
         distinct = np.unique(scaled, axis=0)
         self._exact = len(distinct) <= MOST_DISTINCT and clusters > 1
@@ -79,7 +84,7 @@ class ResidualPools:
             order; all of them if there are fewer).
 
         Raises:
-            ValueError: for different lengths or uniforms outside [0, 1).
+            ValueError: for different lengths, uniforms outside [0, 1), or a z of other columns than the reference rows'.
         """
         scaled, u = self._scaled(as_columns(z)), np.asarray(uniforms, dtype=float).reshape(-1)
         check_lengths(z=scaled, uniforms=u)
@@ -91,8 +96,9 @@ class ResidualPools:
             rows = (pool == k) & ~small
             drawn[rows] = self.pools[k][(u[rows] * self.pools[k].size).astype(int)]
         if small.any():
-            near = np.sort(self._residuals[self._nearest(scaled[small])], axis=1)  # (m, neighbours)
-            drawn[small] = near[np.arange(len(near)), (u[small] * near.shape[1]).astype(int)]
+            for rows in np.array_split(np.flatnonzero(small), 1 + small.sum() * len(self._clean_z) // LARGEST_TABLE):
+                near = np.sort(self._residuals[self._nearest(scaled[rows])], axis=1)  # (m, neighbours)
+                drawn[rows] = near[np.arange(len(near)), (u[rows] * near.shape[1]).astype(int)]
         return drawn
 
     def fallback(self, z: ArrayLike) -> NDArray[np.bool_]:
@@ -100,6 +106,8 @@ class ResidualPools:
         return self._small(self._scaled(as_columns(z)))
 
     def _scaled(self, points: Floats) -> Floats:
+        if points.shape[1] != self._shift.size:
+            raise ValueError(f"z has {points.shape[1]} columns, the reference rows have {self._shift.size}")
         return np.asarray((points - self._shift) / self._scale)
 
     def _pool_of(self, scaled: Floats) -> NDArray[np.intp]:
@@ -128,22 +136,29 @@ def impute(prediction: ArrayLike, y: ArrayLike, masked: ArrayLike, residuals: Ar
         masked: True where the label is corrupted, (n,).
         residuals: one number or (n,).
 
+    Raises:
+        ValueError: for different lengths or a mask that is not boolean.
+
     >>> impute([1.0, 1.0], [5.0, np.nan], np.array([False, True]), 0.5).tolist()
     [5.0, 1.5]
     """
-    g, label, m = np.asarray(prediction, dtype=float), np.asarray(y, dtype=float), check_mask(masked)
-    check_lengths(prediction=g, y=label, masked=m)
-    return np.where(m, g + residuals, label)
+    g, label, m = as_numbers(prediction, "prediction").reshape(-1), as_numbers(y, "y").reshape(-1), check_mask(masked)
+    residual = as_numbers(residuals, "residuals")
+    residual = np.full(g.size, residual) if residual.ndim == 0 else residual.reshape(-1)
+    check_lengths(prediction=g, y=label, masked=m, residuals=residual)
+    return np.where(m, g + residual, label)
 
 
 def as_columns(z: ArrayLike) -> Floats:
     """Privileged information as (n, d), from (n,) or (n, d).
 
     Raises:
-        ValueError: for NaN or infinite values.
+        ValueError: for words (give categories as numbers), other shapes, NaN or infinite values.
     """
-    points = np.asarray(z, dtype=float)
+    points = as_numbers(z, "z")
     points = points[:, None] if points.ndim == 1 else points
+    if points.ndim != 2 or points.shape[1] == 0:
+        raise ValueError(f"z must have shape (n,) or (n, d), got {np.shape(z)}")
     if not np.isfinite(points).all():
         raise ValueError(f"z: {int((~np.isfinite(points)).sum())} of {points.size} values are not finite")
     return points

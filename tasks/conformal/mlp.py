@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import numpy as np
 from pydantic import Field
 
 from tasks.common.node import Params
-from tasks.conformal.quantiles import Floats, check_level
+from tasks.conformal.quantiles import Floats, check_lengths, check_level
 
 if TYPE_CHECKING:
     import torch
@@ -33,7 +33,7 @@ class MlpParams(Params):
         validation: share of the training rows set aside for that.
     """
 
-    hidden: tuple[int, ...] = (32, 64, 64, 32)
+    hidden: tuple[Annotated[int, Field(ge=1)], ...] = (32, 64, 64, 32)
     dropout: float = Field(0.1, ge=0.0, lt=1.0)
     learning_rate: float = Field(1e-4, gt=0.0)
     batch: int = Field(128, ge=1)
@@ -65,7 +65,8 @@ def fit_mlp_quantiles(
         per network (lower, upper), each (m_s,).
 
     Raises:
-        ValueError: for alpha outside (0, 1) or lists of different lengths.
+        ValueError: for alpha outside (0, 1), no networks, lists of different lengths, or training rows that are fewer than 2 or
+            not finite.
 
     >>> rng = np.random.default_rng(0)
     >>> x = rng.random((300, 2))
@@ -77,8 +78,12 @@ def fit_mlp_quantiles(
     import torch
 
     check_level(alpha)
-    if not len(train) == len(rows) == len(seeds):
+    if not len(train) == len(rows) == len(seeds) or not train:
         raise ValueError(f"train, rows and seeds need one entry per network, got {len(train)}, {len(rows)} and {len(seeds)}")
+    for s, (x, y) in enumerate(train):
+        check_lengths(**{f"x of network {s}": x, f"y of network {s}": y})
+        if len(y) < 2 or not (np.isfinite(x).all() and np.isfinite(y).all()):
+            raise ValueError(f"train: network {s} needs at least 2 rows of finite numbers, got {len(y)}")
     fitted = [_Scaled(x, y, np.random.default_rng([seed, 4]), params.validation) for (x, y), seed in zip(train, seeds, strict=True)]
     network = _Batch(fitted[0].x.shape[1], params, [torch.Generator().manual_seed(seed) for seed in seeds], device)
     s = torch.arange(len(train), device=device)[:, None]
@@ -118,7 +123,7 @@ class _Scaled:
         self.shift, self.scale = x.mean(axis=0), np.where(spread > 0, spread, 1.0)
         self.x, self.y = (x - self.shift) / self.scale, y
         self.held_out = np.zeros(len(y), dtype=bool)
-        self.held_out[rng.permutation(len(y))[: max(1, round(validation * len(y)))]] = True
+        self.held_out[rng.permutation(len(y))[: min(max(1, round(validation * len(y))), len(y) - 1)]] = True
 
 
 class _Batch:

@@ -86,7 +86,9 @@ def linear_mean(x: Floats, y: Floats) -> Predict:
 
 
 def tree_mask(x: Floats, masked: NDArray[np.bool_], seed: int, iterations: int = 60) -> Predict:
-    """Boosted trees for the probability that a label is corrupted, from (X, Z); constant when all rows are alike.
+    """Boosted trees for the probability that a label is corrupted, from (X, Z).
+
+    Constant when fewer than two rows are corrupted, or clean: a slice for early stopping could not have both kinds.
 
     >>> x = np.linspace(0.0, 1.0, 400)[:, None]
     >>> low, high = tree_mask(x, x[:, 0] > 0.5, seed=0)(np.array([[0.1], [0.9]]))
@@ -95,7 +97,7 @@ def tree_mask(x: Floats, masked: NDArray[np.bool_], seed: int, iterations: int =
     """
     from sklearn.ensemble import HistGradientBoostingClassifier
 
-    if masked.all() or not masked.any():
+    if min(masked.sum(), (~masked).sum()) < 2:
         return lambda rows: np.full(len(rows), masked.mean())
     model = HistGradientBoostingClassifier(max_iter=iterations, random_state=seed, **TREES).fit(x, masked)
     return lambda rows: np.asarray(model.predict_proba(rows)[:, 1])

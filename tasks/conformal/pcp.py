@@ -58,7 +58,8 @@ def pcp_threshold(scores: ArrayLike, weights: ArrayLike, masked: ArrayLike, alph
     test_weight = conformal_quantile(w, beta)
     if math.isinf(test_weight):
         return math.inf
-    return float(weighted_quantile(clean, w[~m], test_weight, 1.0 - alpha + beta)[0])
+    level = min(1.0 - alpha + beta, math.nextafter(1.0, 0.0))  # a beta next to alpha rounds to 1
+    return float(weighted_quantile(clean, w[~m], test_weight, level)[0])
 
 
 def check_beta(beta: float, alpha: float) -> float:

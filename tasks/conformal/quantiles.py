@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 Floats = NDArray[np.float64]
 
 SLACK = 1e-12
-"""Mass that rounding may cost before an exactly reached level counts as missed."""
+"""Share of the mass that rounding may cost before an exactly reached level counts as missed."""
 
 
 def check_level(alpha: float, name: str = "alpha") -> float:
@@ -35,12 +35,24 @@ def check_numbers(values: ArrayLike, name: str) -> Floats:
     Raises:
         ValueError: naming the argument.
     """
-    x = np.asarray(values, dtype=float).reshape(-1)
+    x = as_numbers(values, name).reshape(-1)
     if x.size == 0:
         raise ValueError(f"{name} is empty; give at least one row")
     if np.isnan(x).any():
         raise ValueError(f"{name}: {int(np.isnan(x).sum())} of {x.size} are NaN")
     return x
+
+
+def as_numbers(values: ArrayLike, name: str) -> Floats:
+    """An array of floats, of any shape.
+
+    Raises:
+        ValueError: for words and the like, naming the argument.
+    """
+    try:
+        return np.asarray(values, dtype=float)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"{name} must be numbers: {error}") from error
 
 
 def check_mask(masked: ArrayLike, name: str = "masked") -> NDArray[np.bool_]:
@@ -72,7 +84,7 @@ def conformal_rank(n: int, alpha: float) -> int:
     >>> conformal_rank(9, 0.1), conformal_rank(8, 0.1)
     (9, 9)
     """
-    return math.ceil((n + 1) * (1.0 - alpha) - SLACK)
+    return max(1, math.ceil((n + 1) * (1.0 - alpha - SLACK)))
 
 
 def conformal_quantile(scores: ArrayLike, alpha: float) -> float:

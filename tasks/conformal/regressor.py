@@ -6,16 +6,25 @@
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from tasks.conformal import models
-from tasks.conformal.imputation import CLUSTERS, ResidualPools, as_columns, impute
+from tasks.conformal.imputation import CLUSTERS, FALLBACK_WARNING, ResidualPools, as_columns, impute
 from tasks.conformal.intervals import cqr_interval, cqr_scores
-from tasks.conformal.pcp import BETA, pcp_threshold
-from tasks.conformal.quantiles import Floats, check_lengths, check_level, check_mask, conformal_quantile
+from tasks.conformal.pcp import BETA, check_beta, pcp_threshold
+from tasks.conformal.quantiles import (
+    Floats,
+    as_numbers,
+    check_lengths,
+    check_level,
+    check_mask,
+    check_numbers,
+    conformal_quantile,
+)
 from tasks.conformal.weights import likelihood_ratio_weights, shift_to_rate
 from tasks.tabular.splits import random_parts
 
@@ -56,7 +65,11 @@ def fit_intervals(
         seed: of the split, the models and the draws of residuals.
 
     Raises:
-        ValueError: for levels out of range, NaN, different lengths, or a part of the rows without clean labels.
+        ValueError: for levels out of range, clean labels or z that are NaN, different lengths, or a part of the rows without
+            clean labels. Features may be NaN, as boosted trees take them.
+
+    Warns:
+        UserWarning: when the reference rows do not know the part of Z where labels are corrupted.
 
     >>> rng = np.random.default_rng(0)
     >>> z = rng.random(1200)
@@ -67,13 +80,18 @@ def fit_intervals(
     True
     """
     check_level(alpha)
-    x_, z_, y_, m = np.asarray(x, dtype=float), as_columns(z), np.asarray(y, dtype=float), check_mask(masked)
+    check_beta(beta, alpha)
+    x_, z_, y_, m = as_numbers(x, "x"), as_columns(z), as_numbers(y, "y").reshape(-1), check_mask(masked)
+    if x_.ndim != 2:
+        raise ValueError(f"x must have shape (n, d), got {x_.shape}")
     check_lengths(x=x_, z=z_, y=y_, masked=m)
     rng = np.random.default_rng(seed)
     train, reference, calibration = random_parts(len(y_), SHARES, rng).values()
     clean, both = train[~m[train]], np.hstack([x_, z_])
-    if clean.size == 0:
-        raise ValueError(f"masked: all {train.size} training rows are corrupted")
+    for part, rows, least in (("training", train, 2), ("calibration", calibration, 1)):
+        if (~m[rows]).sum() < least:
+            raise ValueError(f"masked: {m[rows].sum()} of {rows.size} {part} rows are corrupted; at least {least} must be clean")
+    check_numbers(y_[~m], "y")
     quantiles = models.tree_quantiles(x_[clean], y_[clean], alpha, seed)
     imputer = models.tree_mean(both[clean], y_[clean], seed)
     mask = models.tree_mask(both[train], m[train], seed)
@@ -82,6 +100,9 @@ def fit_intervals(
     hidden = m[calibration]
     scores = cqr_scores(y_[calibration], lower, upper)
     pools = ResidualPools(z_[reference], y_[reference] - guess[reference], m[reference], CLUSTERS, seed)
+    lost = pools.fallback(z_[calibration][hidden])
+    if hidden.any() and lost.mean() > FALLBACK_WARNING and any(pool.size == 0 for pool in pools.pools):
+        warnings.warn(f"{lost.mean():.0%} of the imputed rows have no pool of residuals of their own; `ui` may under-cover", stacklevel=2)
     residuals = pools.draw(z_[calibration], rng.random(len(y_))[calibration])
     labels = impute(guess[calibration], y_[calibration], hidden, residuals)
     weights = likelihood_ratio_weights(shift_to_rate(mask(both[calibration]), hidden))

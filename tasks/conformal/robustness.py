@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from tasks.common.formats import write_parquet
 from tasks.common.node import Inputs, Log, Metrics, Params
@@ -22,7 +22,7 @@ from tasks.common.statistics import paired, summarise
 from tasks.conformal.datasets import PARTS, SHARES
 from tasks.conformal.imputation import impute
 from tasks.conformal.intervals import covers, cqr_interval, cqr_scores, lengths, union
-from tasks.conformal.pcp import BETA, pcp_threshold
+from tasks.conformal.pcp import BETA, check_beta, pcp_threshold
 from tasks.conformal.quantiles import Floats, conformal_quantile
 from tasks.conformal.synthetic import Sample, three_ways, three_ways_law
 from tasks.conformal.weights import likelihood_ratio_weights
@@ -42,7 +42,12 @@ class RobustnessParams(Params):
     seeds: int = Field(30, ge=1)
     rows: int = Field(20_000, ge=200)
     alpha: float = Field(0.1, gt=0.0, lt=1.0)
-    beta: float = Field(BETA, gt=0.0, lt=1.0)
+    beta: float = BETA
+
+    @model_validator(mode="after")
+    def _beta_below_alpha(self) -> RobustnessParams:
+        check_beta(self.beta, self.alpha)
+        return self
 
 
 class _Item(NamedTuple):

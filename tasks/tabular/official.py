@@ -30,12 +30,12 @@ class Table:
 
 @dataclass(frozen=True)
 class Layout:
-    """How one published file looks: its name, header, columns, target (position or name) and privileged feature (position)."""
+    """How one published file looks: its name, header, columns, target and privileged feature (each by position or name)."""
 
     file: str
     columns: int
     target: int | str
-    privileged: int
+    privileged: int | str
     header: bool = True
     drop: tuple[str, ...] = ()
     source: str = ""
@@ -52,7 +52,7 @@ LAYOUTS: dict[str, Layout] = {
         "meps_19_reg.csv",
         140,
         "UTILIZATION_reg",
-        3,
+        "K6SUM42",  # by name: the published experiments put the features in an order of their own before they count
         drop=("Unnamed: 0",),
         source="https://meps.ahrq.gov, HC-181, panel 19, prepared by the AIF360 script; its data-use terms forbid redistribution",
     ),
@@ -70,7 +70,7 @@ def read_official(name: str, folder: Path) -> Table:
     Raises:
         KeyError: for an unknown name, listing the known ones.
         FileNotFoundError: if the file is not there, saying where it comes from.
-        ValueError: if the file has another number of columns or lacks the target.
+        ValueError: if the file has another number of columns or lacks the target or the privileged feature.
     """
     import pandas as pd
 
@@ -86,7 +86,9 @@ def read_official(name: str, folder: Path) -> Table:
     if named.shape[1] != layout.columns:
         raise ValueError(f"{path} has {named.shape[1]} columns, expected {layout.columns}; is it the file from {layout.source}?")
     target = layout.target if isinstance(layout.target, str) else str(named.columns[layout.target])
-    if target not in named.columns:
-        raise ValueError(f"{path} has no column {target!r}; is it the file from {layout.source}?")
     features = encode(named.drop(columns=[target, *layout.drop], errors="ignore"))
-    return Table(features, named[target].to_numpy(dtype=float), str(features.columns[layout.privileged]))
+    privileged = layout.privileged if isinstance(layout.privileged, str) else str(features.columns[layout.privileged])
+    for column in (target, privileged):
+        if column not in named.columns:
+            raise ValueError(f"{path} has no column {column!r}; is it the file from {layout.source}?")
+    return Table(features, named[target].to_numpy(dtype=float), privileged)

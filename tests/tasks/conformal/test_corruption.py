@@ -17,8 +17,17 @@ def test_top_quarter_is_corrupted_and_nothing_else(draw):
     assert p.max() <= 0.99
 
 
-def test_probabilities_by_a_plain_loop():
-    z = np.random.default_rng(1).standard_normal(2000) * 3 - 1
+@pytest.mark.parametrize(
+    "z",
+    [
+        np.random.default_rng(1).standard_normal(2000) * 3 - 1,
+        np.random.default_rng(1).standard_t(1.5, 3000),  # rows far out, which count in the mean with their value before it is raised
+        np.random.default_rng(1).poisson(3, 2000).astype(float),  # ties at every quantile
+        -np.random.default_rng(1).random(2000) - 5,
+    ],
+    ids=["normal", "heavy tails", "counts", "negative"],
+)
+def test_probabilities_by_a_plain_loop(z):
     shifted = z - min(np.quantile(z, 0.05), 0)
     threshold, cap, unit, far = (np.quantile(shifted, q) for q in (0.75, 0.85, 0.9, 0.999))
     v = [min(s, cap) / unit if s >= threshold and s > 0 else 0.0 for s in shifted]
@@ -56,5 +65,12 @@ def test_bad_input_is_refused():
         corruption_probabilities([1.0, 2.0], rate=1.0)
     with pytest.raises(ValueError, match="1 of 2 values are not finite"):
         corruption_probabilities([1.0, np.nan])
+    with pytest.raises(ValueError, match="z is empty"):
+        corruption_probabilities([])
+    for flat in (np.full(100, 3.0), np.append(np.zeros(95), np.ones(5))):
+        with pytest.raises(ValueError, match="no top part stands out"):
+            corruption_probabilities(flat)
+    with pytest.raises(ValueError, match="y 2, masked 1"):
+        corrupt([1.0, 2.0], np.array([True]), "missing", np.random.default_rng(0))
     with pytest.raises(ValueError, match="missing, noisy or dispersive, got 'lost'"):
         corrupt([1.0], np.array([True]), "lost", np.random.default_rng(0))  # type: ignore[arg-type]

@@ -102,6 +102,18 @@ def test_undefined_laws_are_refused():
         constant_error_effect(-1.0, 1.0)
     with pytest.raises(ValueError, match="sum to 0"):
         signed_law([1.0], [1.0], -1.0)
+    with pytest.raises(ValueError, match="delta: 1 of 1 are NaN"):
+        constant_error_effect(math.nan, 1.0)
+    with pytest.raises(ValueError, match="mean_weight must be positive"):
+        constant_error_effect(0.5, -1.0)
+    with pytest.raises(ValueError, match="test_weight: 1 of 1 are NaN"):
+        signed_weighted_quantile([1.0], [1.0], math.nan, 0.5)
+    with pytest.raises(ValueError, match="weights must be finite"):
+        signed_weighted_quantile([1.0, 2.0], [1.0, math.inf], 1.0, 0.5)
+    with pytest.raises(ValueError, match="w_true must be finite and >= 0"):
+        weight_error_report([1.0], [-1.0], [1.0], 1.0, 1.0, 0.5)
+    with pytest.raises(ValueError, match="test_est: 1 of 1 are NaN"):
+        weight_error_report([1.0], [1.0], [1.0], 1.0, math.nan, 0.5)
     with pytest.raises(ValueError, match="w_est and test_est sum to 0"):
         weight_error_report([1.0], [1.0], [1.0], 1.0, -1.0, 0.5)
     with pytest.raises(ValueError, match="scores 1, w_true 1, w_est 2"):

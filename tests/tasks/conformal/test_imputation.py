@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tasks.conformal import imputation
 from tasks.conformal.imputation import ResidualPools, impute
 from tasks.conformal.intervals import cqr_scores
 from tasks.conformal.quantiles import conformal_quantile
@@ -77,6 +78,59 @@ def test_order_of_rows_changes_nothing():
     np.testing.assert_array_equal(again, drawn[asked])
 
 
+def drawn_by_rule(z, residuals, masked, ask, uniforms, seed):
+    """Row by row: same Z (few values) or same cluster of all reference rows, else the 20 nearest clean rows."""
+    from sklearn.cluster import KMeans
+
+    scaled, asked = (z - z.mean(axis=0)) / z.std(axis=0), (ask - z.mean(axis=0)) / z.std(axis=0)
+    if len(np.unique(z, axis=0)) <= 20:
+        same = [(z == q).all(axis=1) for q in ask]
+    else:
+        means = KMeans(20, n_init=1, random_state=seed).fit(scaled[np.lexsort(scaled.T)])
+        same = [means.predict(scaled) == k for k in means.predict(asked)]
+    drawn = []
+    for q, like, u in zip(asked, same, uniforms, strict=True):
+        pool = residuals[like & ~masked]
+        if pool.size < 5:
+            pool = residuals[~masked][np.argsort(((scaled[~masked] - q) ** 2).sum(axis=1), kind="stable")[:20]]
+        drawn.append(np.sort(pool)[int(u * pool.size)])
+    return drawn
+
+
+@pytest.mark.parametrize("columns", [1, 2])
+@pytest.mark.parametrize("values", [15, None])
+def test_draws_are_those_of_the_rule_row_by_row(columns, values):
+    rng = np.random.default_rng(8)
+    kinds = values if columns == 1 or values is None else 4
+
+    def some(n, beyond=0):
+        return rng.standard_normal((n, columns)) if kinds is None else rng.integers(0, kinds + beyond, (n, columns)).astype(float)
+
+    z, ask, u = some(600), some(300, beyond=2), rng.random(300)
+    masked = rng.random(600) < np.where(z[:, 0] > np.quantile(z[:, 0], 0.75), 0.97, 0.1)
+    residuals = np.where(masked, np.nan, rng.standard_normal(600))
+    pools = ResidualPools(z, residuals, masked, seed=3)
+    np.testing.assert_array_equal(pools.draw(ask, u), drawn_by_rule(z, residuals, masked, ask, u, seed=3))
+    assert 0.05 < pools.fallback(ask).mean() < 0.6  # both branches are tried
+
+
+def test_many_fallbacks_are_drawn_in_pieces(monkeypatch):
+    rng = np.random.default_rng(9)
+    z, ask, u = rng.random(100), rng.random(70) + 3, rng.random(70)
+    pools = ResidualPools(np.round(z, 1), z, np.zeros(100, bool))
+    whole = pools.draw(ask, u)
+    monkeypatch.setattr(imputation, "LARGEST_TABLE", 300)
+    np.testing.assert_array_equal(pools.draw(ask, u), whole)
+
+
+def test_a_constant_column_of_z_does_not_matter():
+    # 50 times 0.1 has a standard deviation of 4e-17, which is no scale.
+    z, e, u = np.arange(50.0), np.arange(50.0), np.full(2, 0.5)
+    alone = ResidualPools(z, e, np.zeros(50, bool)).draw([3.0, 40.0], u)
+    beside = ResidualPools(np.column_stack([np.full(50, 0.1), z]), e, np.zeros(50, bool)).draw([[0.1 + 1e-9, 3.0], [0.1, 40.0]], u)
+    np.testing.assert_array_equal(beside, alone)
+
+
 def test_zero_residuals_are_naive_imputation_and_an_exact_imputer_is_the_oracle():
     rng = np.random.default_rng(4)
     y, masked = rng.standard_normal(400), rng.random(400) < 0.3
@@ -121,6 +175,13 @@ def test_residuals_restore_the_spread_that_point_predictions_lose():
         (lambda: ResidualPools(np.zeros(8), np.zeros(8), CLEAN, neighbours=0), "at least 1, got 20 and 0"),
         (lambda: ResidualPools(np.zeros(8), np.zeros(8), CLEAN).draw([0.0], np.array([1.0])), "uniforms must lie in"),
         (lambda: ResidualPools(np.zeros(8), np.zeros(8), CLEAN).draw([0.0, 1.0], np.array([0.1])), "z 2, uniforms 1"),
+        (
+            lambda: ResidualPools(np.zeros((8, 2)), np.zeros(8), CLEAN).draw([0.0], np.array([0.1])),
+            "z has 1 columns, the reference rows have 2",
+        ),
+        (lambda: ResidualPools(list("abcdefgh"), np.zeros(8), CLEAN), "z must be numbers"),
+        (lambda: ResidualPools(np.zeros((8, 2, 2)), np.zeros(8), CLEAN), r"z must have shape \(n,\) or \(n, d\), got \(8, 2, 2\)"),
+        (lambda: impute(np.ones(3), np.ones(3), np.ones(3, bool), np.ones(2)), "residuals 2"),
         (lambda: impute([1.0], [1.0, 2.0], np.array([True])), "prediction 1, y 2, masked 1"),
         (lambda: impute([1.0], [1.0], np.array([1])), "masked must be boolean"),
     ],

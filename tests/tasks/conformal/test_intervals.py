@@ -54,7 +54,26 @@ def test_union_of_nested_bands_is_the_widest():
 def test_nothing_to_unite_and_lengths_that_differ_are_refused():
     with pytest.raises(ValueError, match="sets is empty"):
         union()
-    with pytest.raises(ValueError, match="set 0 1, set 1 2"):
+    with pytest.raises(ValueError, match="lo of set 0 1, hi of set 0 1, lo of set 1 2, hi of set 1 2"):
         union((np.zeros(1), np.ones(1)), (np.zeros(2), np.ones(2)))
+    with pytest.raises(ValueError, match=r"single intervals \(n,\), got"):
+        union((np.zeros((2, 2)), np.ones((2, 2))))
     with pytest.raises(ValueError, match="y 1, lower 2, upper 2"):
         cqr_scores([0.0], [0.0, 1.0], [1.0, 2.0])
+    with pytest.raises(ValueError, match="lower 2, upper 2, threshold 3"):
+        cqr_interval(np.zeros(2), np.ones(2), np.ones(3))
+    with pytest.raises(ValueError, match="threshold: 1 of 2 are NaN"):
+        cqr_interval(np.zeros(2), np.ones(2), [0.0, np.nan])
+    with pytest.raises(ValueError, match="y 3, lo 2, hi 2"):
+        covers(np.zeros(3), np.zeros(2), np.ones(2))
+
+
+def test_columns_are_rows_and_never_a_table():
+    lo, hi = cqr_interval(np.zeros((2, 1)), np.ones((2, 1)), np.ones((2, 1)))
+    assert lo.shape == hi.shape == (2,)
+    assert covers(np.zeros((2, 1)), lo.tolist(), hi.tolist()).shape == (2,)
+
+
+def test_a_crossing_interval_between_two_others_does_not_hide_their_overlap():
+    lo, hi = union(*((np.array([a]), np.array([b])) for a, b in ((0.0, 10.0), (2.0, 1.0), (3.0, 4.0))))
+    assert lengths(lo, hi).tolist() == [10.0]

@@ -79,5 +79,12 @@ def test_bad_input_is_refused():
         fit_mlp_quantiles([(x, y)], [x, x], 0.1, QUICK, seeds=[0])
     with pytest.raises(ValueError, match="alpha must lie in"):
         fit_mlp_quantiles([(x, y)], [x], 1.0, QUICK, seeds=[0])
+    with pytest.raises(ValueError, match="got 0, 0 and 0"):
+        fit_mlp_quantiles([], [], 0.1, QUICK, seeds=[])
+    for few in ((x[:1], y[:1]), (x, np.full(50, np.nan))):
+        with pytest.raises(ValueError, match="network 0 needs at least 2 rows of finite numbers"):
+            fit_mlp_quantiles([few], [x], 0.1, QUICK, seeds=[0])
+    with pytest.raises(ValidationError, match="greater than or equal to 1"):
+        MlpParams(hidden=(0,))
     with pytest.raises(ValidationError, match="less than 1"):
         MlpParams(dropout=1.0)

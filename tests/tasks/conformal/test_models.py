@@ -44,3 +44,4 @@ def test_mask_models_give_probabilities_and_survive_masks_without_variety(rows, 
     assert np.corrcoef(p, x[:, 1])[0, 1] > 0.8
     assert fit(x, np.zeros(len(x), bool))(x[:2]).tolist() == [0.0, 0.0]
     assert fit(x, np.ones(len(x), bool))(x[:2]).tolist() == [1.0, 1.0]
+    assert fit(x, np.arange(len(x)) == 3)(x[:2]).max() < 0.1  # a single corrupted row

@@ -48,6 +48,11 @@ def test_monotone_in_alpha_and_never_below_the_plain_threshold(seed):
     assert pcp_threshold(scores, np.ones(300), nothing, 0.1) >= conformal_quantile(scores, 0.1)
 
 
+def test_a_beta_next_to_alpha_is_no_error():
+    scores, nothing = np.arange(2000.0), np.zeros(2000, bool)
+    assert pcp_threshold(scores, np.ones(2000), nothing, 0.001, math.nextafter(0.001, 0.0)) == math.inf
+
+
 def test_scores_of_corrupted_rows_are_not_read():
     rng = np.random.default_rng(0)
     scores, masked, weights = rng.standard_normal(300), rng.random(300) < 0.3, rng.random(300) + 0.5

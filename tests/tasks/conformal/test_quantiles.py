@@ -67,6 +67,14 @@ def test_rank_of_exact_hits_is_not_lost_to_rounding():
     assert [conformal_rank(n, 0.1) for n in (9, 19, 29, 99, 999)] == [9, 18, 27, 90, 900]
 
 
+def test_ranks_stay_exact_for_many_rows_and_within_the_scores_for_any_alpha():
+    # (n + 1)(1 - 0.7) = 300000 exactly, though 1 - 0.7 is 0.30000000000000004 in floating point.
+    assert conformal_rank(999_999, 0.7) == 300_000
+    scores = np.arange(1.0, 1_000_000.0)
+    assert conformal_quantile(scores, 0.7) == weighted_quantile(scores, np.ones(scores.size), 1.0, 1 - 0.7)[0] == 300_000.0
+    assert conformal_quantile([1.0, 2.0, 3.0], 1 - 1e-14) == 1.0
+
+
 def test_golden_case():
     # Masses 1/8, 2/8, 1/8, 4/8 on infinity: cumulated 1/8 at 1, 3/8 at 2 and 4/8 at 3.
     found = [weighted_quantile([3.0, 1.0, 2.0], [1.0, 1.0, 2.0], 4.0, level)[0] for level in (0.125, 0.13, 0.375, 0.5, 0.51)]
@@ -98,6 +106,7 @@ def test_crepes_agrees_on_the_plain_rule():
         (lambda: conformal_quantile([1.0], 1.5), "alpha must lie in"),
         (lambda: conformal_quantile([], 0.1), "scores is empty"),
         (lambda: conformal_quantile([1.0, math.nan], 0.1), "scores: 1 of 2 are NaN"),
+        (lambda: conformal_quantile(["a"], 0.1), "scores must be numbers"),
         (lambda: weighted_quantile([1.0], [1.0], 1.0, 1.0), "level must lie in"),
         (lambda: weighted_quantile([1.0], [-1.0], 1.0, 0.5), "weights must be finite and >= 0"),
         (lambda: weighted_quantile([1.0], [math.inf], 1.0, 0.5), "weights must be finite"),

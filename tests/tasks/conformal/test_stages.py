@@ -15,6 +15,7 @@ from tasks.common.formats import read_parquet
 from tasks.common.node import Inputs, NullLog
 from tasks.conformal import calibration, datasets, fitting, robustness, sweep
 from tasks.conformal.diagnostics import constant_error_effect
+from tasks.tabular.official import LAYOUTS
 
 
 @pytest.fixture(scope="module")
@@ -95,6 +96,20 @@ def test_networks_stand_in_for_trees(smoke, tmp_path):
     assert set(runs[0].columns) == set(read_parquet(root / "warmstart/predictions-ames.parquet").columns)
 
 
+def test_the_facebook_sets_get_wider_networks(tmp_path, monkeypatch):
+    for name, columns in (("facebook_1", 54), ("bio", 10)):
+        layout = LAYOUTS[name]
+        table = pd.DataFrame(np.random.default_rng(columns).random((200, columns)))
+        table.to_csv(tmp_path / layout.file, header=layout.header, index=False)
+    prepared = tmp_path / "prepare"
+    datasets.prepare(datasets.PrepareParams(data=("facebook_1", "bio"), folder=str(tmp_path), splits=1), Inputs(), prepared, NullLog())
+    seen = []
+    monkeypatch.setattr(fitting, "fit_mlp_quantiles", lambda *args, **_: seen.append(args[3].hidden))
+    for name in ("facebook_1", "bio"):
+        fitting._fit_networks((fitting._Item(prepared, name, -1, fitting.FitParams(model="mlp")), (0,)))
+    assert seen == [(64, 128, 64, 32), (32, 64, 64, 32)]
+
+
 def test_noisy_labels_are_there_to_be_misused(tmp_path):
     prepared, warm = tmp_path / "prepare", tmp_path / "warmstart"
     datasets.prepare(datasets.PrepareParams(data=("s1",), splits=2, rows=3000, mechanism="dispersive"), Inputs(), prepared, NullLog())
@@ -149,6 +164,21 @@ def test_sweep_follows_theorem_2_and_no_shift_has_no_effect(tmp_path):
 def test_impossible_preparations_are_refused(change, message):
     with pytest.raises(ValidationError, match=message):
         datasets.PrepareParams(**change)
+
+
+def test_beta_above_alpha_is_refused_before_anything_runs():
+    with pytest.raises(ValidationError, match="beta must lie in"):
+        robustness.RobustnessParams(alpha=0.1, beta=0.2)
+
+
+def test_s1_has_linear_models_and_a_mask_model_that_sees_nothing(smoke):
+    root, metrics, _ = smoke
+    rows = read_parquet(root / "warmstart/predictions-s1.parquet")
+    np.testing.assert_array_equal(rows["impute"], rows["impute_linear"])
+    width = (rows["upper"] - rows["lower"]).groupby(rows["split"])
+    assert (width.max() - width.min()).max() < 1e-9
+    assert metrics["warmstart"]["mask_auc.s1"] == pytest.approx(0.5, abs=0.06)
+    assert metrics["warmstart"]["mask_auc.ames"] > 0.9
 
 
 def test_unknown_table_names_the_known_ones(tmp_path):

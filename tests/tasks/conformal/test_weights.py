@@ -37,6 +37,14 @@ def test_impossible_probabilities_are_refused(bad):
         likelihood_ratio_weights(bad)
 
 
+@pytest.mark.parametrize("bad", [[-0.1, 0.5], [0.5, 1.1], [0.5, np.inf]])
+def test_impossible_estimates_are_refused(bad):
+    with pytest.raises(ValueError, match=r"probabilities must lie in \[0, 1\]"):
+        shift_to_rate(bad, np.array([True, False]))
+    with pytest.raises(ValueError, match="of must lie in"):
+        shift_to_rate([0.1, 0.2], np.array([True, False]), of=bad)
+
+
 def test_shift_refuses_masks_of_another_kind_or_length():
     with pytest.raises(ValueError, match="masked must be boolean"):
         shift_to_rate([0.1], np.array([1.0]))

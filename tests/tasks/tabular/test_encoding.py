@@ -50,6 +50,14 @@ def test_most_correlated_is_numpys_corrcoef_by_hand():
 def test_a_target_without_spread_and_features_without_values_are_refused():
     with pytest.raises(ValueError, match=r"all 3 are equal to 2\.0"):
         standardise(np.full(3, 2.0))
+    with pytest.raises(ValueError, match="need finite numbers, got 2, of which 1"):
+        standardise(np.array([1.0, np.nan]))
+    with pytest.raises(ValueError, match="need finite numbers, got 0"):
+        standardise(np.array([]))
+    with pytest.raises(ValueError, match="columns of one name: \\['a'\\]"):
+        encode(pd.DataFrame([[1, 2]], columns=["a", "a"]))
+    with pytest.raises(ValueError, match="nothing correlates with 20 values"):
+        most_correlated(pd.DataFrame({"a": np.arange(20.0)}), np.ones(20))
     with pytest.raises(ValueError, match="none of 1 has more than 10"):
         most_correlated(pd.DataFrame({"a": np.arange(10.0)}), np.arange(10.0))
 

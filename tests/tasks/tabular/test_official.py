@@ -26,7 +26,7 @@ def published(name: str) -> pd.DataFrame:
         house = numbers(21)
         house.columns = pd.Index(["id", "date", "price", "bedrooms", "bathrooms", "sqft_living", *(f"other{i}" for i in range(15))])
         return house.assign(date="20141013T000000")
-    meps = numbers(139).set_axis(["AGE", "PCS42", "MCS42", "K6SUM42", *(f"D={i}" for i in range(135))], axis=1)
+    meps = numbers(139).set_axis(["AGE", "RACE", "PCS42", "MCS42", "K6SUM42", *(f"D={i}" for i in range(134))], axis=1)
     meps.insert(60, "UTILIZATION_reg", np.arange(ROWS, dtype=float))
     return meps
 
@@ -73,6 +73,9 @@ def test_missing_target_file_and_unknown_name_are_named(tmp_path):
     frame.to_csv(tmp_path / "kc_house_data.csv", index=False)
     with pytest.raises(ValueError, match="has no column 'price'"):
         read_official("house", tmp_path)
+    published("meps_19").rename(columns={"K6SUM42": "K6"}).to_csv(tmp_path / "meps_19_reg.csv")
+    with pytest.raises(ValueError, match="has no column 'K6SUM42'"):
+        read_official("meps_19", tmp_path)
     with pytest.raises(FileNotFoundError, match=r"CASP.csv is missing; put the file CASP.csv there"):
         read_official("bio", tmp_path)
     with pytest.raises(KeyError, match="unknown data set 'boston'; known: bio, facebook_1"):

@@ -39,8 +39,17 @@ def test_shares_below_one_leave_rows_out():
         ({"a": 0.7, "b": 0.7}, 10, "sum to at most 1"),
         ({"a": 0.0, "b": 0.5}, 10, "positive"),
         ({"a": 0.1, "b": 0.9}, 5, "part 'a' is empty"),
+        ({}, 5, "shares must be positive"),
+        ({"a": float("nan")}, 5, "shares must be positive"),
+        ({"a": 0.5}, 0, "n_rows and at_most must be at least 1, got 0 and None"),
     ],
 )
 def test_impossible_shares_are_refused(shares, n, message):
     with pytest.raises(ValueError, match=message):
         random_parts(n, shares, np.random.default_rng(0))
+
+
+@pytest.mark.parametrize("at_most", [0, -5])
+def test_a_limit_below_one_row_is_refused(at_most):
+    with pytest.raises(ValueError, match=f"got 10 and {at_most}"):
+        random_parts(10, SHARES, np.random.default_rng(0), at_most)
