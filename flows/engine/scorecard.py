@@ -39,8 +39,7 @@ def stale_stages(project: Project) -> dict[str, list[dict[str, str]]]:
     found: dict[str, list[dict[str, str]]] = {}
     for name, stale in staleness.stale_steps(project, data=False).items():
         if stale.step.kind == "node":
-            reason = "; ".join(map(str, stale.reasons)) or f"after {', '.join(stale.because_of)}"
-            found.setdefault(stale.step.slug, []).append({"name": name, "reason": reason})
+            found.setdefault(stale.step.slug, []).append({"name": name, "reason": stale.why()})
     return found
 
 

@@ -43,6 +43,13 @@ class Stale:
     because_of: tuple[str, ...] = ()
     minutes: float = 0.0
 
+    def why(self, most: int = 5) -> str:
+        """The reasons in one line; of many, the first few and how many more there are."""
+        if not self.reasons:
+            return f"after {', '.join(self.because_of)}"
+        more = f"; and {len(self.reasons) - most} more" if len(self.reasons) > most else ""
+        return "; ".join(map(str, self.reasons[:most])) + more
+
 
 def stale_steps(project: Project, steps: dict[str, Step] | None = None, *, data: bool = True) -> dict[str, Stale]:
     """Stale steps in topological order.

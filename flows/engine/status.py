@@ -63,8 +63,5 @@ def _edited(changes: Sequence[Any]) -> tuple[Reason, ...]:
 
 
 def _line(stale: Stale) -> str:
-    reasons = [str(reason) for reason in stale.reasons]
-    if not reasons:
-        reasons = [f"after {', '.join(stale.because_of)}"]
     minutes = f"{stale.minutes:.1f} min" if stale.minutes >= 0.05 else "seconds"
-    return f"stale  {stale.step.name:40} {minutes:>8}  {'; '.join(reasons)}"
+    return f"stale  {stale.step.name:40} {minutes:>8}  {stale.why()}"
