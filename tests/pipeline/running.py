@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 import re
@@ -58,6 +59,7 @@ def serve(folder: Path) -> Iterator[Served]:
         env=factory.environment(folder),
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
+        preexec_fn=_end_with_parent,
         text=True,
         start_new_session=True,
     )
@@ -117,3 +119,9 @@ def free_port() -> int:
 def thread_share(workers: int) -> int:
     """Threads per stage that leave no core with two."""
     return max(1, len(os.sched_getaffinity(0)) // workers)
+
+
+def _end_with_parent() -> None:
+    """Interrupt the servers when the tests are killed, which leaves no time for a fixture's end."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(1, signal.SIGINT, 0, 0, 0)
