@@ -32,7 +32,7 @@ def test_metrics_are_those_of_the_table_of_results(smoke):
     cells = [values("rand", "heldout_loss_error", e, 30).mean() for e in ("cartpole", "acrobot", "mountaincar")]
     assert found["rand.heldout_loss_error.pooled_n30"] == pytest.approx(sum(cells) / 3)
     full, chance = (values(arm, "return", "cartpole", 0).mean() for arm in ("full", "random_policy"))
-    gap = full - chance if abs(full - chance) >= 0.05 * abs(chance) else 0.05 * abs(chance)
+    gap = max(full - chance, 0.05 * abs(chance))
     expected = (values("rand", "return", "cartpole", 100).mean() - chance) / gap
     assert found["rand.normalised_return.cartpole_n100"] == pytest.approx(expected)
     assert "values_only.return.cartpole_n30" not in found
