@@ -29,6 +29,8 @@ def test_metrics_are_those_of_the_table_of_results(smoke):
     ours, rand = (values(arm, "heldout_loss_error", "cartpole", 30) for arm in ("syn_many", "rand"))
     assert found["syn_many.heldout_loss_error.cartpole_n30"] == pytest.approx(ours.mean())
     assert found["syn_many.heldout_ratio.cartpole_n30"] == pytest.approx((ours / rand).mean())
+    other = [values(arm, "heldout_features_loss_error", "cartpole", 30) for arm in ("syn_many", "rand")]
+    assert found["syn_many.heldout_features_ratio.cartpole_n30"] == pytest.approx((other[0] / other[1]).mean())
     cells = [values("rand", "heldout_loss_error", e, 30).mean() for e in ("cartpole", "acrobot", "mountaincar")]
     assert found["rand.heldout_loss_error.pooled_n30"] == pytest.approx(sum(cells) / 3)
     full, chance = (values(arm, "return", "cartpole", 0).mean() for arm in ("full", "random_policy"))
