@@ -60,6 +60,11 @@ class Bank(Protocol):
 
     reward_scale: torch.Tensor
 
+    @property
+    def dimension(self) -> int:
+        """Coordinates d of a state."""
+        ...
+
     def embed(self, obs: torch.Tensor) -> torch.Tensor:
         """What all actions share of states (n, d)."""
         ...
@@ -93,6 +98,11 @@ class RffBank:
     def n_actions(self) -> int:
         """A."""
         return len(self.coefficients)
+
+    @property
+    def dimension(self) -> int:
+        """Coordinates d of a state."""
+        return len(self.frequency)
 
     def embed(self, obs: torch.Tensor) -> torch.Tensor:
         """Features (n, F + 1) of states (n, d)."""
@@ -130,6 +140,11 @@ class MlpBank:
     def n_actions(self) -> int:
         """A."""
         return len(self.coefficients)
+
+    @property
+    def dimension(self) -> int:
+        """Coordinates d of a state."""
+        return len(self.hidden)
 
     def embed(self, obs: torch.Tensor) -> torch.Tensor:
         """Hidden activations (n, k, H) of states (n, d)."""
