@@ -149,7 +149,7 @@ def _normalise(table: Table, params: BellmanReportParams) -> None:
         if quantity.endswith("_loss_error"):
             ratio = f"{quantity.removesuffix('_loss_error')}_ratio"
             table[arm, ratio, environment, size] = values / table["rand", quantity, environment, size]
-    for arm, quantity, size in {(a, q, s) for a, q, _, s in table if q != "return"}:
+    for arm, quantity, size in {(a, q, s) for a, q, _, s in table if not q.startswith("return")}:
         parts = [table.get((arm, quantity, e, size)) for e in params.environments]
         if all(p is not None for p in parts):
             table[arm, quantity, "pooled", size] = pooled([p for p in parts if p is not None])

@@ -38,6 +38,7 @@ def test_metrics_are_those_of_the_table_of_results(smoke):
     expected = (values("rand", "return", "cartpole", 100).mean() - chance) / gap
     assert found["rand.normalised_return.cartpole_n100"] == pytest.approx(expected)
     assert "values_only.return.cartpole_n30" not in found
+    assert not [name for name in found if name.split(".")[1].startswith("return") and "pooled" in name], "rewards of different units"
 
 
 def test_impossible_parameters_are_refused():
