@@ -36,7 +36,7 @@ DISTILLED = (
     *(f"lever_{lever}" for lever in LEVERS),
 )
 RETURNS = ("return", "return_residual", "normalised_return", "normalised_return_residual")
-HELDOUT = ("heldout_loss_error", "heldout_mlp_loss_error", "heldout_ratio")
+HELDOUT = tuple(f"{bank}_{quantity}" for bank in ("heldout", "heldout_features", "heldout_mlp") for quantity in ("loss_error", "ratio"))
 
 
 def braces(*options: str) -> str:
@@ -255,7 +255,8 @@ paper = Paper(
         ),
         Claim(
             "bellman_loss_generalises",
-            "Bellman losses of fresh random Q functions are at most 0.7 times as wrong on distilled transitions as on the random subset, "
+            "Bellman losses of fresh random Q functions (the matched ones' features, new coefficients and reward scales) are at most 0.7 "
+            "times as wrong on distilled transitions as on the random subset, "
             "and less wrong with many matched predictors than with 20.",
             paper_says="Matching sampled predictors preserves the Bellman loss of every predictor of the class (Theorem 4.3).",
             check=all_of(

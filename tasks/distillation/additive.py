@@ -13,17 +13,21 @@ from __future__ import annotations
 
 import numpy as np
 
-from tasks.offline_rl.transitions import TdBatch
+from tasks.offline_rl.transitions import TdBatch, check_batch
 
 
 def td_rows(batch: TdBatch, n_actions: int) -> np.ndarray:
     """The rows xi (n, 2 d + A + 2) of transitions, with phi1 the identity.
+
+    Raises:
+        ValueError: for actions outside 0..A-1, as `check_batch`.
 
     Example:
         >>> one = TdBatch(np.array([[2.0]]), np.array([1]), np.array([3.0]), np.array([[4.0]]), np.array([0.5]))
         >>> td_rows(one, 2).tolist()
         [[2.0, 0.0, 1.0, 3.0, 2.0, 0.5]]
     """
+    check_batch(batch, n_actions, gamma=0.0)
     c = batch.continuation[:, None]
     return np.hstack([batch.obs, np.eye(n_actions)[batch.action], batch.reward[:, None], c * batch.next_obs, c])
 

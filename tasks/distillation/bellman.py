@@ -19,7 +19,7 @@ from pydantic import Field
 from tasks.common.node import Params
 from tasks.distillation.descent import descend_adam, descend_gauss_newton, descend_lbfgs, mismatch
 from tasks.distillation.predictors import AnyBank, BankConfig, to
-from tasks.offline_rl.transitions import TdBatch
+from tasks.offline_rl.transitions import TdBatch, check_batch
 
 if TYPE_CHECKING:
     import torch
@@ -76,7 +76,8 @@ def bellman_losses(batch: TdBatch, bank: AnyBank, gamma: float, law: BankConfig 
         chunk: rows at a time.
 
     Raises:
-        ValueError: for gamma outside [0, 1), actions the bank does not know, or numbers that are not finite.
+        ValueError: for gamma outside [0, 1), states or actions the bank does not know, continuations outside [0, 1], or numbers that
+            are not finite.
 
     Example:
         >>> from tasks.distillation.predictors import draw_bank
@@ -87,7 +88,7 @@ def bellman_losses(batch: TdBatch, bank: AnyBank, gamma: float, law: BankConfig 
     """
     import torch
 
-    check_batch(batch, bank.n_actions, gamma)
+    _check(batch, bank, gamma)
     law = law or BankConfig()
     dtype, device = bank.reward_scale.dtype, bank.reward_scale.device
     total = torch.zeros(len(bank.reward_scale), dtype=torch.float64, device=device)
@@ -139,9 +140,11 @@ def distil_transitions(
     """
     import torch
 
-    check_batch(first, bank.n_actions, gamma)
+    _check(first, bank, gamma)
     if len(targets) != len(bank.reward_scale):
         raise ValueError(f"needs a target loss per predictor, got {len(targets)} for {len(bank.reward_scale)}")
+    if not (np.isfinite(targets).all() and (targets >= 0).all() and (targets > 0).any()):
+        raise ValueError("target losses must be finite, none negative and not all zero; compute them with `bellman_losses`")
     law = law or BankConfig()
     device = str(bank.reward_scale.device)
     dtype = torch.float32 if config.optimiser == "adam" else torch.float64
@@ -187,27 +190,22 @@ def reward_levels(batch: TdBatch) -> tuple[float, float]:
 def relative_loss_error(losses: np.ndarray, targets: np.ndarray) -> float:
     """Root mean square of the loss differences over predictors, divided by the root mean square loss.
 
+    Raises:
+        ValueError: for other numbers of losses than of targets, or targets that are all zero.
+
     Example:
         >>> relative_loss_error(np.array([1.0, 1.5]), np.array([1.0, 1.0])).__round__(4)
         0.3536
     """
+    if np.shape(losses) != np.shape(targets) or not np.any(targets):
+        raise ValueError(f"needs a loss per target and a target above zero, got {np.shape(losses)} and {np.shape(targets)}")
     return float(np.sqrt(np.mean((losses - targets) ** 2) / np.mean(targets**2)))
 
 
-def check_batch(batch: TdBatch, n_actions: int, gamma: float) -> None:
-    """Refuse what no Bellman loss is defined for.
-
-    Raises:
-        ValueError: for gamma outside [0, 1), no rows, actions outside 0..A-1, or numbers that are not finite.
-    """
-    if not 0.0 <= gamma < 1.0:
-        raise ValueError(f"gamma must lie in [0, 1), got {gamma}")
-    if len(batch) < 1:
-        raise ValueError("needs at least one transition, got none")
-    if batch.action.min() < 0 or batch.action.max() >= n_actions:
-        raise ValueError(f"actions must lie in 0..{n_actions - 1}, got {batch.action.min()}..{batch.action.max()}")
-    if not all(np.isfinite(column).all() for column in batch):
-        raise ValueError("transitions hold numbers that are not finite; drop those rows first")
+def _check(batch: TdBatch, bank: AnyBank, gamma: float) -> None:
+    check_batch(batch, bank.n_actions, gamma)
+    if batch.obs.shape[1] != bank.dimension:
+        raise ValueError(f"the bank knows states of {bank.dimension} coordinates, got {batch.obs.shape[1]}")
 
 
 def _squared_errors(

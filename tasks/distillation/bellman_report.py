@@ -63,8 +63,9 @@ Table = dict[tuple[str, str, str, int], np.ndarray]
 def evaluate(params: BellmanReportParams, inputs: Inputs, out: Path, log: Log) -> Metrics:
     """Node: `results.parquet` (environment, seed, arm, size, quantity, value), figures and metrics.
 
-    By arm and cell `<env>_n<size>`: `heldout_loss_error` (fresh predictors of the law that was matched),
-    `heldout_mlp_loss_error` (random networks), `heldout_ratio` to `rand`, `return`, `normalised_return`; pooled over environments
+    By arm and cell `<env>_n<size>`: `heldout_loss_error` (fresh predictors of the class and law that were matched),
+    `heldout_features_loss_error` (of the same law, with features of their own), `heldout_mlp_loss_error` (random networks), `heldout_ratio`
+    and so on to `rand`, `return`, `normalised_return`; pooled over environments
     per size and over everything; paired differences of the main arm from every other, and of every arm's return from `rand`.
     """
     sets = read_transition_sets(inputs.file("train-bellman", "sets.parquet"))
@@ -145,9 +146,10 @@ def _normalise(table: Table, params: BellmanReportParams) -> None:
             reference = table["full", quantity, environment, 0].mean() if arm != "random_policy" else 0.0
             if arm != "random_policy":
                 table[arm, f"normalised_{quantity}", environment, size] = normalised_return(values, random, reference)
-        if quantity == "heldout_loss_error":
-            table[arm, "heldout_ratio", environment, size] = values / table["rand", quantity, environment, size]
-    for arm, quantity, size in {(a, q, s) for a, q, _, s in table if q != "return"}:
+        if quantity.endswith("_loss_error"):
+            ratio = f"{quantity.removesuffix('_loss_error')}_ratio"
+            table[arm, ratio, environment, size] = values / table["rand", quantity, environment, size]
+    for arm, quantity, size in {(a, q, s) for a, q, _, s in table if not q.startswith("return")}:
         parts = [table.get((arm, quantity, e, size)) for e in params.environments]
         if all(p is not None for p in parts):
             table[arm, quantity, "pooled", size] = pooled([p for p in parts if p is not None])

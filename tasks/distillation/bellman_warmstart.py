@@ -28,6 +28,7 @@ BANKS = {
     "no_terminals": BankConfig(terminals=False),
     "values_only": BankConfig(reward_scale="zero", bootstrap=False),
     "heldout": BankConfig(),
+    "heldout_features": BankConfig(own_features=True),
     "heldout_mlp": BankConfig(family="mlp", features=32),
 }
 STARTS = ("random", "stratified")
@@ -73,6 +74,9 @@ def load_batch(folder: Path, environment: str, seed: int) -> tuple[TdBatch, Stan
 def bank_for(params: BellmanStartParams, name: str, environment: str, seed: int, batch: TdBatch, k: int | None = None) -> AnyBank:
     """The bank `name` (its first k predictors) for one data set; the same however often it is drawn.
 
+    A class of functions has fixed features (Theorem 4.3), so all rff banks of a data set share theirs, held-out ones too; fresh are
+    coefficients and reward scales. Only `own_features` asks for another class.
+
     Reward scales are relative to the root mean square of the learning reward, which for rare rewards is their spread and for
     a constant step cost still makes reward and value terms of one size.
 
@@ -81,10 +85,12 @@ def bank_for(params: BellmanStartParams, name: str, environment: str, seed: int,
     """
     config = params.banks[name]
     family = zlib.crc32((name if name.startswith("heldout") else config.family).encode())
-    rng = np.random.default_rng([params.seed, family, zlib.crc32(environment.encode()), seed])
+    where = [zlib.crc32(environment.encode()), seed]
+    rng = np.random.default_rng([params.seed, family, *where])
+    features = None if config.own_features else np.random.default_rng([params.seed, zlib.crc32(b"features"), *where])
     n_actions = int(control_task(environment).make().action_space.n)
     size = config.k or (params.heldout if name.startswith("heldout") else params.predictors)
-    bank = draw_bank(config, size, batch.obs.shape[1], n_actions, float(np.sqrt(np.mean(batch.reward**2))), rng)
+    bank = draw_bank(config, size, batch.obs.shape[1], n_actions, float(np.sqrt(np.mean(batch.reward**2))), rng, features)
     if k is not None and k > size:
         raise ValueError(f"bank {name!r} holds {size} predictors, asked for {k}; raise `predictors`")
     return to(bank if k is None else bank.first(k), bank.reward_scale.dtype, params.device)

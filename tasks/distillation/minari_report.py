@@ -66,7 +66,8 @@ def _one_seed(params: MinariReportParams, dataset: object, path: Path, s: int) -
     law = BankConfig()
     bank, heldout = (
         to(bank, bank.reward_scale.dtype, params.device)
-        for bank in (draw_bank(law, k, data.dimension, n_actions, unit, rng) for k in (params.predictors, 400))
+        for k in (params.predictors, 400)
+        for bank in [draw_bank(law, k, data.dimension, n_actions, unit, rng, np.random.default_rng([params.seed, s, 6]))]
     )
     sets: dict[str, TdBatch] = {"full": batch, "rand": batch.take(random_rows(len(batch), params.size, rng))}
     targets = bellman_losses(batch, bank, params.gamma)

@@ -31,6 +31,7 @@ class BankConfig(Params):
         k: number of predictors, where it differs from the other banks'.
         features: cosines (rff) or hidden units (mlp).
         bandwidth: length scale of the random Fourier features, in standardised states.
+        own_features: whether an rff bank has features of its own; without, all of a data set's share theirs, one class of functions.
         scale_low: predictors and reward scales are multiplied by factors drawn log-uniformly from [scale_low, 1].
         reward_scale: lambda ~ N(0, 1) / rms(r), or fixed to one (an ablation), or zero.
         terminals: whether the continuation flag counts; without it every row bootstraps (an ablation).
@@ -41,6 +42,7 @@ class BankConfig(Params):
     k: int | None = Field(None, ge=1)
     features: int = Field(48, ge=1)
     bandwidth: float = Field(2.0, gt=0)
+    own_features: bool = False
     scale_low: float = Field(1.0, gt=0, le=1)
     reward_scale: Literal["normal", "one", "zero"] = "normal"
     terminals: bool = True
@@ -57,6 +59,11 @@ class Bank(Protocol):
     """K predictors with their reward scales."""
 
     reward_scale: torch.Tensor
+
+    @property
+    def dimension(self) -> int:
+        """Coordinates d of a state."""
+        ...
 
     def embed(self, obs: torch.Tensor) -> torch.Tensor:
         """What all actions share of states (n, d)."""
@@ -91,6 +98,11 @@ class RffBank:
     def n_actions(self) -> int:
         """A."""
         return len(self.coefficients)
+
+    @property
+    def dimension(self) -> int:
+        """Coordinates d of a state."""
+        return len(self.frequency)
 
     def embed(self, obs: torch.Tensor) -> torch.Tensor:
         """Features (n, F + 1) of states (n, d)."""
@@ -129,6 +141,11 @@ class MlpBank:
         """A."""
         return len(self.coefficients)
 
+    @property
+    def dimension(self) -> int:
+        """Coordinates d of a state."""
+        return len(self.hidden)
+
     def embed(self, obs: torch.Tensor) -> torch.Tensor:
         """Hidden activations (n, k, H) of states (n, d)."""
         d, k, h = self.hidden.shape
@@ -150,7 +167,15 @@ class MlpBank:
 AnyBank = RffBank | MlpBank
 
 
-def draw_bank(config: BankConfig, k: int, dimension: int, n_actions: int, reward_rms: float, rng: np.random.Generator) -> AnyBank:
+def draw_bank(
+    config: BankConfig,
+    k: int,
+    dimension: int,
+    n_actions: int,
+    reward_rms: float,
+    rng: np.random.Generator,
+    features: np.random.Generator | None = None,
+) -> AnyBank:
     """Draw a bank of random predictors.
 
     Args:
@@ -160,6 +185,7 @@ def draw_bank(config: BankConfig, k: int, dimension: int, n_actions: int, reward
         n_actions: A.
         reward_rms: root mean square of the learning reward, > 0, so that reward and value terms are of one size.
         rng: generator.
+        features: generator of an rff bank's frequencies and phases, which span the class of functions; `rng` by default.
 
     Raises:
         ValueError: for k < 1, or a reward that is zero everywhere, which no scale can make matter.
@@ -184,8 +210,9 @@ def draw_bank(config: BankConfig, k: int, dimension: int, n_actions: int, reward
         return torch.as_tensor(values, dtype=torch.float32)
 
     if config.family == "rff":
-        frequency = rng.standard_normal((dimension, size)) / config.bandwidth
-        phase = rng.uniform(0, 2 * np.pi, size)
+        features = features or rng
+        frequency = features.standard_normal((dimension, size)) / config.bandwidth
+        phase = features.uniform(0, 2 * np.pi, size)
         coefficients = rng.standard_normal((n_actions, size + 1, k)) * scale
         return RffBank(tensor(frequency), tensor(phase), tensor(coefficients), tensor(lam))
     hidden = rng.standard_normal((dimension, k, size)) / np.sqrt(dimension)

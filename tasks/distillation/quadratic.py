@@ -17,7 +17,7 @@ import contextlib
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 import numpy as np
 
@@ -75,7 +75,12 @@ def objective(rows: np.ndarray, regressors: np.ndarray, targets: np.ndarray) -> 
 
     Returns:
         (J, dJ/dW) with dJ/dW = (4 / m) ((W R^T) * e) R, (m, q).
+
+    Raises:
+        ValueError: for other numbers of targets than of regressors, or other columns.
     """
+    if np.shape(targets) != (len(regressors),):
+        raise ValueError(f"needs a target loss per regressor, got {np.shape(targets)} for {len(regressors)}")
     projected = rows @ regressors.T  # (m, k)
     error = np.einsum("mk,mk->k", projected, projected) / len(rows) - targets
     return float(error @ error), (4.0 / len(rows)) * ((projected * error) @ regressors)
@@ -120,7 +125,7 @@ def distil(
         learning_rate: of Adam.
 
     Raises:
-        ValueError: for empty or non-finite tables, or different numbers of columns.
+        ValueError: for empty or non-finite tables, different numbers of columns, an unknown optimiser or max_iterations < 1.
 
     Warns:
         UserWarning: if m is below the rank of the second moment, so that equality is impossible.
@@ -132,6 +137,8 @@ def distil(
         >>> spectral_error(found.rows, train) < 1e-5
         True
     """
+    if optimiser not in get_args(Optimiser) or max_iterations < 1:
+        raise ValueError(f"needs an optimiser of {get_args(Optimiser)} and iterations, got {optimiser!r} and {max_iterations}")
     z, r = _same_columns(train, regressors)
     first, _ = _same_columns(start, regressors)
     moment = second_moment(z)

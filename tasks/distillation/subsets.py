@@ -19,10 +19,15 @@ def random_rows(n: int, m: int, rng: np.random.Generator) -> np.ndarray:
 def leverage_scores(rows: np.ndarray) -> np.ndarray:
     """Leverage zeta_i^T (Z^T Z)^+ zeta_i of rows Z (n, q), shape (n,); they sum to the rank of Z.
 
+    Raises:
+        ValueError: for numbers that are not finite.
+
     Example:
         >>> leverage_scores(np.array([[1.0, 0.0], [0.0, 2.0], [0.0, 0.0]])).round(12).tolist()
         [1.0, 1.0, 0.0]
     """
+    if not np.isfinite(rows).all():
+        raise ValueError("rows hold numbers that are not finite; drop or impute those first")
     return np.asarray(np.einsum("ip,pq,iq->i", rows, np.linalg.pinv(rows.T @ rows, hermitian=True), rows))
 
 
@@ -36,10 +41,15 @@ def leverage_rows(rows: np.ndarray, m: int, rng: np.random.Generator) -> tuple[n
 
     Returns:
         (indices (m,), factors (m,)).
+
+    Raises:
+        ValueError: for m < 1, numbers that are not finite, or rows that are all zero.
     """
     if m < 1:
         raise ValueError(f"subset size m must be at least 1, got {m}")
     scores = leverage_scores(rows)
+    if not scores.sum() > 0:
+        raise ValueError("all rows are zero; there is nothing to draw by leverage")
     p = scores / scores.sum()
     picked = rng.choice(len(rows), size=m, replace=True, p=p)
     return picked, 1.0 / np.sqrt(len(rows) * p[picked])

@@ -16,7 +16,7 @@ import numpy as np
 from pydantic import Field
 
 from tasks.common.node import Params
-from tasks.offline_rl.transitions import TdBatch
+from tasks.offline_rl.transitions import TdBatch, check_batch
 
 if TYPE_CHECKING:
     import torch
@@ -89,7 +89,7 @@ def fit_networks(
         the last `keep` iterates, oldest first.
 
     Raises:
-        ValueError: for unequal sizes, a discount outside [0, 1), an action outside 0..A-1.
+        ValueError: for unequal sizes, `keep` outside 1..iterations, or as `check_batch`.
 
     Example:
         >>> one = TdBatch(np.zeros((4, 1)), np.array([0, 1, 0, 1]), np.array([0.0, 1, 0, 1]), np.zeros((4, 1)), np.zeros(4))
@@ -103,6 +103,8 @@ def fit_networks(
     _check(batches, gamma, n_actions)
     if len(seeds) != len(batches):
         raise ValueError(f"needs a seed per data set, got {len(seeds)} for {len(batches)}")
+    if not 1 <= keep <= config.iterations:
+        raise ValueError(f"keep must lie in 1..{config.iterations}, the number of iterations, got {keep}")
     n, dimension = len(batches[0]), batches[0].obs.shape[1]
     obs, reward, following, continuation = (
         torch.as_tensor(np.stack([getattr(b, name) for b in batches]), dtype=torch.float32, device=device)
@@ -168,6 +170,10 @@ def ridge_fqi(
     _check([batch], gamma, n_actions)
     if features.shape != next_features.shape or len(features) != len(batch):
         raise ValueError(f"features must be ({len(batch)}, F) twice, got {features.shape} and {next_features.shape}")
+    if not (np.isfinite(features).all() and np.isfinite(next_features).all()):
+        raise ValueError("features hold numbers that are not finite")
+    if not (np.isfinite(ridge) and ridge >= 0) or sweeps < 1:
+        raise ValueError(f"needs ridge >= 0 and at least one sweep, got {ridge} and {sweeps}")
     weights = np.zeros((n_actions, features.shape[1]))
     solvers = []
     for a in range(n_actions):
@@ -186,14 +192,11 @@ def ridge_fqi(
 
 
 def _check(batches: Sequence[TdBatch], gamma: float, n_actions: int) -> None:
-    if not 0.0 <= gamma < 1.0:
-        raise ValueError(f"gamma must lie in [0, 1), got {gamma}")
     sizes = {len(b) for b in batches}
     if len(sizes) != 1 or 0 in sizes:
         raise ValueError(f"data sets of one call must have one size, at least 1 row, got {sorted(sizes)}")
     for b in batches:
-        if b.action.min() < 0 or b.action.max() >= n_actions:
-            raise ValueError(f"actions must lie in 0..{n_actions - 1}, got {b.action.min()}..{b.action.max()}")
+        check_batch(b, n_actions, gamma)
 
 
 def _first(generator: torch.Generator, dimension: int, hidden: int, n_actions: int) -> list[torch.Tensor]:

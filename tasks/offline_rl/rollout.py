@@ -66,11 +66,17 @@ def random_policy(n_actions: int, rng: np.random.Generator) -> Policy:
 def normalised_return(returns: np.ndarray, random: float, reference: float) -> np.ndarray:
     """0 for the random policy, 1 for the reference: (returns - random) / (reference - random).
 
-    A reference that hardly differs from the random policy would blow this up; the denominator is at least 5 % of |random|.
+    A reference that hardly differs from the random policy would blow this up, and one below it would turn better into worse; the
+    denominator is at least 5 % of |random|.
+
+    Raises:
+        ValueError: if random is zero and the reference no better, or one of them is not finite: there is no unit then.
 
     Example:
         >>> normalised_return(np.array([-150.0]), random=-200.0, reference=-100.0).tolist()
         [0.5]
     """
-    gap = reference - random
-    return (returns - random) / (gap if abs(gap) >= 0.05 * abs(random) else 0.05 * abs(random))
+    gap = max(reference - random, 0.05 * abs(random))
+    if not (gap > 0 and np.isfinite(gap)):
+        raise ValueError(f"no unit between the random policy's return {random} and the reference's {reference}")
+    return (returns - random) / gap

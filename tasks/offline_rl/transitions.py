@@ -144,6 +144,31 @@ class TdBatch:
         return (getattr(self, f.name) for f in fields(self))
 
 
+def check_batch(batch: TdBatch, n_actions: int, gamma: float) -> None:
+    """Refuse what no temporal-difference error is defined for.
+
+    Raises:
+        ValueError: for gamma outside [0, 1), no rows, columns of different lengths, actions outside 0..A-1, continuations outside
+            [0, 1], or numbers that are not finite.
+    """
+    if not 0.0 <= gamma < 1.0:
+        raise ValueError(f"gamma must lie in [0, 1), got {gamma}")
+    n = len(batch)
+    if n < 1:
+        raise ValueError("needs at least one transition, got none")
+    if batch.obs.ndim != 2 or batch.next_obs.shape != batch.obs.shape:
+        raise ValueError(f"states and next states must both be (n, d), got {batch.obs.shape} and {batch.next_obs.shape}")
+    for name in ("action", "reward", "continuation"):
+        if getattr(batch, name).shape != (n,):
+            raise ValueError(f"{name} must have shape ({n},) like the states, got {getattr(batch, name).shape}")
+    if batch.action.dtype.kind not in "iu" or batch.action.min() < 0 or batch.action.max() >= n_actions:
+        raise ValueError(f"actions must lie in 0..{n_actions - 1}, got {batch.action.min()}..{batch.action.max()}")
+    if not all(np.isfinite(column).all() for column in batch):
+        raise ValueError("transitions hold numbers that are not finite; drop those rows first")
+    if batch.continuation.min() < 0 or batch.continuation.max() > 1:
+        raise ValueError(f"continuations must lie in [0, 1], got {batch.continuation.min()}..{batch.continuation.max()}")
+
+
 def td_batch(data: Transitions, standardise: Standardiser, reward: np.ndarray) -> TdBatch:
     """Transitions as a learner sees them, with a learning reward (N,). Truncation does not stop the continuation."""
     return TdBatch(

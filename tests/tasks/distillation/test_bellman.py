@@ -218,6 +218,21 @@ def test_bad_input_is_refused():
         draw_bank(BankConfig(), 0, 2, 2, 1.0, np.random.default_rng(0))
     with pytest.raises(ValueError, match="always zero"):
         draw_bank(BankConfig(), 3, 2, 2, 0.0, np.random.default_rng(0))
+    with pytest.raises(ValueError, match="2 coordinates, got 3"):
+        bellman_losses(transitions(d=3), made, 0.9)
+    with pytest.raises(ValueError, match=r"reward must have shape \(200,\)"):
+        bellman_losses(TdBatch(batch.obs, batch.action, batch.reward[:1], batch.next_obs, batch.continuation), made, 0.9)
+    with pytest.raises(ValueError, match=r"continuations must lie in \[0, 1\], got 2\.0"):
+        bellman_losses(TdBatch(*list(batch)[:4], np.full(200, 2.0)), made, 0.9)
+    for targets in (np.zeros(6), np.full(6, -1.0), np.full(6, np.nan)):
+        with pytest.raises(ValueError, match="none negative and not all zero"):
+            distil_transitions(batch.take(np.arange(5)), targets, made, 0.9, MatchingConfig())
+    with pytest.raises(ValueError, match="a loss per target"):
+        relative_loss_error(np.ones(3), np.ones(1))
+    with pytest.raises(ValueError, match="a target above zero"):
+        relative_loss_error(np.ones(3), np.zeros(3))
+    with pytest.raises(ValueError, match=r"actions must lie in 0\.\.2, got -1"):
+        td_rows(TdBatch(batch.obs, batch.action - 1, *list(batch)[2:]), 3)
     with pytest.raises(ValueError, match="leave terminals=True"):
         BankConfig(terminals=False, bootstrap=False)
     with pytest.raises(ValueError, match="greater than or equal to 1"):

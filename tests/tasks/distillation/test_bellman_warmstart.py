@@ -46,6 +46,21 @@ def test_banks_are_the_same_however_often_they_are_drawn():
         coefficients("rff", k=6)
 
 
+def test_heldout_predictors_are_new_members_of_the_class_that_is_matched():
+    params = BellmanStartParams(predictors=5, heldout=4)
+    rng = np.random.default_rng(0)
+    batch = TdBatch(rng.standard_normal((9, 4)), np.zeros(9, int), rng.standard_normal(9), np.zeros((9, 4)), np.ones(9))
+    names = ("rff", "rff_scaled", "no_reward_scale", "heldout", "heldout_features")
+    banks = {name: bank_for(params, name, "cartpole", 0, batch) for name in names}
+    frequencies = {name: bank.frequency.numpy() for name, bank in banks.items()}
+    for name in names[1:-1]:
+        np.testing.assert_array_equal(frequencies[name], frequencies["rff"])
+        np.testing.assert_array_equal(banks[name].phase, banks["rff"].phase)
+    assert not np.intersect1d(frequencies["heldout_features"], frequencies["rff"]).size
+    assert not np.intersect1d(banks["heldout"].coefficients, banks["rff"].coefficients).size
+    assert not np.intersect1d(banks["heldout"].reward_scale, banks["rff"].reward_scale).size
+
+
 def test_a_bank_to_judge_by_is_required():
     with pytest.raises(ValueError, match="must include one called 'heldout'"):
         BellmanStartParams(banks={"rff": {}})

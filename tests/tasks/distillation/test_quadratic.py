@@ -198,6 +198,12 @@ def test_bad_tables_are_refused():
         distil(rows, rows[:5, :3], r)
     with pytest.raises(ValueError, match="n >= 1"):
         distil(rows, rows[:0], r)
+    with pytest.raises(ValueError, match=r"target loss per regressor, got \(1,\) for 3"):
+        objective(rows, r, np.ones(1))
+    with pytest.raises(ValueError, match="got 'newton'"):
+        distil(rows, rows[:5], r, "newton")
+    with pytest.raises(ValueError, match="'gauss_newton' and 0"):
+        distil(rows, rows[:5], r, max_iterations=0)
     with pytest.raises(ValueError, match="m = 0"):
         square_root_rows(rows, 0)
 

@@ -57,6 +57,13 @@ def test_impossible_sizes_are_refused(m):
         leverage_rows(np.eye(3), 0, np.random.default_rng(0))
 
 
+def test_rows_without_leverage_are_refused():
+    with pytest.raises(ValueError, match="all rows are zero"):
+        leverage_rows(np.zeros((3, 2)), 1, np.random.default_rng(0))
+    with pytest.raises(ValueError, match="not finite"):
+        leverage_rows(np.full((3, 2), np.nan), 1, np.random.default_rng(0))
+
+
 def test_linear_models_agree_with_scikit_learn():
     rows = np.random.default_rng(0).standard_normal((30, 5))
     reference = LinearRegression(fit_intercept=False).fit(rows[:, :4], rows[:, 4])

@@ -85,5 +85,15 @@ def test_bad_learning_problems_are_refused():
         fit_networks([batch, batch], 0.9, 2, [0])
     with pytest.raises(ValueError, match=r"actions must lie in 0\.\.0, got 0\.\.1"):
         ridge_fqi(batch.obs, batch.next_obs, batch, 0.9, 1)
+    broken = TdBatch(batch.obs, batch.action, batch.reward * np.nan, batch.next_obs, batch.continuation)
+    with pytest.raises(ValueError, match="not finite"):
+        fit_networks([broken], 0.9, 2, [0])
+    with pytest.raises(ValueError, match=r"keep must lie in 1\.\.50"):
+        fit_networks([batch], 0.9, 2, [0], keep=0)
+    for options in ({"ridge": -1.0}, {"sweeps": 0}):
+        with pytest.raises(ValueError, match="needs ridge >= 0 and at least one sweep"):
+            ridge_fqi(batch.obs, batch.next_obs, batch, 0.9, 2, **options)
+    with pytest.raises(ValueError, match="features hold"):
+        ridge_fqi(np.full_like(batch.obs, np.inf), batch.next_obs, batch, 0.9, 2)
     with pytest.raises(ValueError, match=r"features must be \(10, F\)"):
         ridge_fqi(batch.obs[:5], batch.next_obs, batch, 0.9, 2)

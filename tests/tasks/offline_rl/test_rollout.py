@@ -45,3 +45,11 @@ def test_rollouts_refuse_what_makes_no_sense():
 def test_normalised_returns_do_not_blow_up_without_a_gap():
     assert normalised_return(np.array([-200.0]), -200.0, -200.0) == 0
     assert np.isfinite(normalised_return(np.array([-190.0]), -200.0, -199.9)).all()
+
+
+def test_a_reference_below_the_random_policy_does_not_turn_better_into_worse():
+    good, bad = normalised_return(np.array([100.0, 10.0]), random=20.0, reference=9.0)
+    assert good > 0 > bad
+    for random, reference in ((0.0, -1.0), (float("nan"), 1.0), (-1.0, float("inf"))):
+        with pytest.raises(ValueError, match="no unit"):
+            normalised_return(np.array([1.0]), random, reference)
