@@ -147,8 +147,8 @@ def _cell(quantiles: bool, weights: bool, imputer: bool) -> str:
 
 def ablation(scores: pd.DataFrame, real: list[str]) -> Figure:
     """Coverage and length of all arms, mean over real sets, with standard errors over splits."""
-    arms = [arm for arm in LABELS if arm in set(scores["arm"])]
     here = scores[scores["data"].isin(real)]
+    arms = [arm for arm in LABELS if arm in set(here["arm"])]
     pooled = {
         column: here.pivot_table(index="split", columns=["arm", "data"], values=column, dropna=False) for column in ("coverage", "length")
     }
@@ -157,6 +157,8 @@ def ablation(scores: pd.DataFrame, real: list[str]) -> Figure:
         for i, arm in enumerate(arms):
             numbers = np.asarray(pooled[column][arm], dtype=float).mean(axis=1)
             numbers = numbers[np.isfinite(numbers)]
+            if numbers.size == 0:  # sets of this arm are infinite in every split
+                continue
             spread = numbers.std(ddof=1) / np.sqrt(len(numbers)) if len(numbers) > 1 else 0.0
             ax.errorbar(numbers.mean(), i, xerr=2 * spread, fmt="o", color=COLOUR.get(arm, COLOURS[7]), capsize=2)
     axes[0].axvline(NOMINAL, color="black", linewidth=1, linestyle="--")

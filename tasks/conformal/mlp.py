@@ -80,10 +80,10 @@ def fit_mlp_quantiles(
     check_level(alpha)
     if not len(train) == len(rows) == len(seeds) or not train:
         raise ValueError(f"train, rows and seeds need one entry per network, got {len(train)}, {len(rows)} and {len(seeds)}")
-    for s, (x, y) in enumerate(train):
-        check_lengths(**{f"x of network {s}": x, f"y of network {s}": y})
+    for which, (x, y) in enumerate(train):
+        check_lengths(**{f"x of network {which}": x, f"y of network {which}": y})
         if len(y) < 2 or not (np.isfinite(x).all() and np.isfinite(y).all()):
-            raise ValueError(f"train: network {s} needs at least 2 rows of finite numbers, got {len(y)}")
+            raise ValueError(f"train: network {which} needs at least 2 rows of finite numbers, got {len(y)}")
     fitted = [_Scaled(x, y, np.random.default_rng([seed, 4]), params.validation) for (x, y), seed in zip(train, seeds, strict=True)]
     network = _Batch(fitted[0].x.shape[1], params, [torch.Generator().manual_seed(seed) for seed in seeds], device)
     s = torch.arange(len(train), device=device)[:, None]

@@ -21,11 +21,12 @@ def test_top_quarter_is_corrupted_and_nothing_else(draw):
     "z",
     [
         np.random.default_rng(1).standard_normal(2000) * 3 - 1,
-        np.random.default_rng(1).standard_t(1.5, 3000),  # rows far out, which count in the mean with their value before it is raised
+        np.random.default_rng(1).standard_t(1.5, 3000),
+        np.append(np.random.default_rng(1).random(199), 100.0),  # a row far out counts in the mean with the value that is replaced later
         np.random.default_rng(1).poisson(3, 2000).astype(float),  # ties at every quantile
         -np.random.default_rng(1).random(2000) - 5,
     ],
-    ids=["normal", "heavy tails", "counts", "negative"],
+    ids=["normal", "heavy tails", "one far out", "counts", "negative"],
 )
 def test_probabilities_by_a_plain_loop(z):
     shifted = z - min(np.quantile(z, 0.05), 0)
