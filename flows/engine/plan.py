@@ -124,7 +124,7 @@ def check_sections(project: Project) -> None:
     for slug, profiles in parameters(project.root).items():
         if slug not in owners:
             raise DeclarationError.of(PARAMS, "section of no paper", slug, list(owners))
-        check_paper_sections(slug, profiles or {}, owners[slug])
+        check_paper_sections(slug, _mapping(profiles, slug), owners[slug])
 
 
 def check_paper_sections(slug: str, profiles: dict[str, Any], declared: list[str]) -> None:
@@ -134,16 +134,23 @@ def check_paper_sections(slug: str, profiles: dict[str, Any], declared: list[str
     for profile, sections in profiles.items():
         if profile not in PROFILES:
             raise DeclarationError.of(f"{PARAMS}, {slug}", "unknown profile", profile, PROFILES)
-        for kind, values in (sections or {}).items():
+        for kind, values in _mapping(sections, slug, profile).items():
             variants = [name.split("-", 1)[1] for name in declared if name.startswith(f"{kind}-")]
             if kind not in declared and not variants:
                 raise DeclarationError.of(
                     f"{PARAMS}, {slug}.{profile}", "section of no stage", kind, sorted({d.split("-")[0] for d in declared})
                 )
             if kind not in declared:
-                for variant in values or {}:
+                for variant in _mapping(values, slug, profile, kind):
                     if variant not in variants:
                         raise DeclarationError.of(f"{PARAMS}, {slug}.{profile}.{kind}", "section of no stage", variant, variants)
+
+
+def _mapping(value: Any, *where: object) -> dict[Any, Any]:
+    """A section of `params.yaml`, none when it is empty."""
+    if value is not None and not isinstance(value, dict):
+        raise DeclarationError.of(PARAMS, f"section {'.'.join(map(str, where))} must be a mapping, got", value)
+    return value or {}
 
 
 def _shared_steps(project: Project, stage: Stage) -> list[Step]:

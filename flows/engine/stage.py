@@ -20,7 +20,7 @@ from typing import Any
 
 from flows.engine import supervise
 from flows.engine.declare import DeclarationError
-from flows.engine.project import ENVIRONMENT, PARAMS, Project, folder, read_yaml, section
+from flows.engine.project import ENVIRONMENT, PARAMS, Project, folder, read_mapping, section
 from flows.engine.record import RunRecord, StageLog, write_metrics
 from tasks.common.formats import read_json, write_json
 from tasks.common.node import Inputs, Metrics, Params
@@ -75,7 +75,7 @@ def main(words: list[str] | None = None) -> int:
         project = Project.here(binding.profile)
         _check_checkout(project)
         return run(project, binding)
-    except (StageError, DeclarationError, FileNotFoundError) as error:
+    except (StageError, DeclarationError, OSError) as error:
         print(f"stage not started: {error}", file=sys.stderr)
         return FAILED
 
@@ -243,10 +243,11 @@ def _check_checkout(project: Project) -> None:
 
 def _pipeline_entry(project: Project, name: str) -> dict[str, Any]:
     path = project.home / "dvc.yaml"
-    entry = (read_yaml(path) if path.is_file() else {}).get("stages", {}).get(name)
-    if entry is None:
+    stages = (read_mapping(path) if path.is_file() else {}).get("stages")
+    entry = stages.get(name) if isinstance(stages, dict) else None
+    if not isinstance(entry, dict):
         raise StageError(f"{path} has no stage {name!r}; run `papers sync --profile {project.profile}`")
-    return typing.cast(dict[str, Any], entry)
+    return entry
 
 
 def _digests(project: Project, entry: dict[str, Any]) -> dict[str, str]:
@@ -273,7 +274,9 @@ def _versions(project: Project, entry: dict[str, Any]) -> dict[str, str]:
     keys = _tracked(project, entry, ENVIRONMENT)
     if not keys:
         return {}
-    versions = read_yaml(project.root / ENVIRONMENT)
+    versions = read_mapping(project.root / ENVIRONMENT)
+    if absent := [key for key in keys if key not in versions]:
+        raise StageError(f"{ENVIRONMENT} has no {', '.join(absent)}; run `papers sync`")
     return {key: str(versions[key]) for key in keys}
 
 
