@@ -22,12 +22,16 @@ def scorecard(project: Project, papers: list[Paper], stages: dict[str, list[dict
 
 
 def read_metrics(project: Project, slug: str) -> dict[str, float | None]:
-    """All metrics of a paper's stages from its results file; empty if there is none or it cannot be read. No number is null."""
+    """All metrics of a paper's stages from its results file; empty if there is none or it cannot be read.
+
+    Null stands for what is no number, and for a name that several stages report: nobody could say which is meant.
+    """
     stages = read_object(project.home / results(slug)).get("stages")
     found: dict[str, float | None] = {}
     for metrics in stages.values() if isinstance(stages, dict) else ():
         for name, value in metrics.items() if isinstance(metrics, dict) else ():
-            found[name] = float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
+            number = isinstance(value, int | float) and not isinstance(value, bool) and name not in found
+            found[name] = float(value) if number else None
     return found
 
 

@@ -106,9 +106,24 @@ def downstream(steps: dict[str, Step], names: Iterable[str]) -> set[str]:
 
 
 def params_path(slug: str, profile: str, declared_name: str) -> tuple[str, ...]:
-    """Where the parameters of a declared stage stand: `train-bellman` has `<slug>.<profile>.train.bellman`."""
+    """Where the parameters of a declared stage stand: `train-bellman` has `<slug>.<profile>.train.bellman`.
+
+    Beside a stage that is called `train` alone, it has `<slug>.<profile>.train-bellman`: a section is one stage's, so that an edit
+    makes that stage stale and no other.
+    """
     kind, _, variant = declared_name.partition("-")
-    return (slug, profile, kind, *([variant] if variant else []))
+    if not variant or kind in _declared_names(slug):
+        return (slug, profile, declared_name)
+    return (slug, profile, kind, variant)
+
+
+def _declared_names(slug: str) -> set[str]:
+    if slug == SHARED:
+        return set(registry.shared_stages())
+    try:
+        return {stage.name for stage in registry.load(slug).stages}
+    except ModuleNotFoundError:
+        return set()  # a paper that is not declared any more
 
 
 def check_sections(project: Project) -> None:
@@ -135,7 +150,11 @@ def check_paper_sections(slug: str, profiles: dict[str, Any], declared: list[str
         if profile not in PROFILES:
             raise DeclarationError.of(f"{PARAMS}, {slug}", "unknown profile", profile, PROFILES)
         for kind, values in _mapping(sections, slug, profile).items():
+            bare, _, variant = kind.partition("-") if isinstance(kind, str) else (kind, "", "")
             variants = [name.split("-", 1)[1] for name in declared if name.startswith(f"{kind}-")]
+            if variant and kind in declared and bare not in declared:
+                hint = f"write {variant} inside the section {bare}"
+                raise DeclarationError.of(f"{PARAMS}, {slug}.{profile}", "stage without a section of its own", kind, hint=hint)
             if kind not in declared and not variants:
                 raise DeclarationError.of(
                     f"{PARAMS}, {slug}.{profile}", "section of no stage", kind, sorted({d.split("-")[0] for d in declared})

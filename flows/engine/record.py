@@ -97,8 +97,15 @@ class StageLog:
         self._live.write(json.dumps({"step": int(step), "at": round(time.time(), 3), **finite}) + "\n")
 
     def figure(self, name: str, figure: Any) -> None:
-        """Write `figures/<name>.png`, without a date or version inside, and close the figure."""
+        """Write `figures/<name>.png`, without a date or version inside, and close the figure.
+
+        Raises:
+            ValueError: for a name that is no plain file name.
+        """
         import matplotlib.pyplot as plt
+
+        if not name or name.startswith(".") or any(c in name for c in "/\\\0"):
+            raise ValueError(f"the name of a figure must be a plain file name, got {name!r}; write it like `error-by-size`")
 
         path = self._out / "figures" / f"{name}.png"
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -14,7 +14,7 @@ import time
 import traceback
 import typing
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,7 @@ from tasks.common.formats import read_json, write_json
 from tasks.common.node import Inputs, Metrics, Params
 
 FAILED, OVER_BUDGET, ORPHANED = 1, 124, 125
+SIDE = ".side.json"  # what the child hands over beside its outputs; written last
 
 Node = Callable[[Params, Inputs, Path, Any], Metrics]
 
@@ -102,13 +103,15 @@ def run(project: Project, binding: Binding) -> int:
         streamer=_streamer(project, binding, live),
     )
     name = f"{binding.slug}-{binding.stage}"
+    if result.status == 0 and not (partial / SIDE).is_file():
+        result = replace(result, outcome="failed", status=FAILED, last_error="the node ended its process before it returned")
     if result.status != 0:
         shutil.rmtree(partial, ignore_errors=True)
         live.unlink(missing_ok=True)
         print(f"{name}: {_reason(result, budget)}; log: {log_path.relative_to(project.home)}", file=sys.stderr)
         return {"over-budget": OVER_BUDGET, "orphaned": ORPHANED}.get(result.outcome, FAILED)
-    side = read_json(partial / ".side.json")
-    (partial / ".side.json").unlink()
+    side = read_json(partial / SIDE)
+    (partial / SIDE).unlink()
     _move_into_place(partial, out)
     live.unlink(missing_ok=True)
     record = RunRecord(
@@ -195,9 +198,9 @@ def _child(project: Project, binding: Binding, partial: Path, live: Path) -> int
         return FAILED
     except Exception as error:
         traceback.print_exc()
-        print(f"error: {type(error).__name__}: {error}", file=sys.stderr)
+        print(f"error: {type(error).__name__}: {' '.join(str(error).split())}", file=sys.stderr)
         return FAILED
-    write_json(partial / ".side.json", {"timings": log.timings, "seed": values.get("seed")})
+    write_json(partial / SIDE, {"timings": log.timings, "seed": values.get("seed")})
     return 0
 
 

@@ -261,7 +261,7 @@ def _be_child(work: Callable[[], int], reader: int, writer: int, terminal: bool)
         sys.stderr = os.fdopen(2, "w", buffering=1, closefd=False)
         status = work()
     except BaseException as error:
-        print(f"error: {type(error).__name__}: {error}", file=sys.stderr)
+        print(f"error: {type(error).__name__}: {' '.join(str(error).split())}".rstrip(": "), file=sys.stderr)
     finally:
         sys.stdout.flush()
         sys.stderr.flush()
