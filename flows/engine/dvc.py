@@ -26,6 +26,9 @@ class DvcError(RuntimeError):
 
     def __init__(self, command: Sequence[str], status: int, output: str) -> None:
         errors = [line for line in output.splitlines() if line.startswith("ERROR")]
+        own = [line.strip() for line in output.splitlines() if line.strip() and line not in errors]
+        if any("exited with" in line for line in errors):
+            errors = [*own[-2:], *errors]  # the last words of what DVC ran say why
         words = " ".join(errors or output.split())
         super().__init__(f"`{' '.join(command)}` failed ({status}): {words[:MESSAGE_LENGTH] or 'no output'}")
         self.status, self.output = status, output
