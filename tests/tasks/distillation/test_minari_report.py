@@ -1,6 +1,5 @@
 """The gpu profile's negative result on a small data set of the official format."""
 
-
 def test_the_gpu_stages_run_on_a_small_data_set(store, tmp_path):
     common = {"dataset": "test/pendulum-v0", "steps": 60, "seeds": 2}
     folder = tmp_path / "prepare-minari"

@@ -65,3 +65,5 @@ def test_grids_nearest_points_and_dictionaries():
         action_grid(gymnasium.spaces.Discrete(3), 3)
     with pytest.raises(ValueError, match="bounded one-dimensional box"):
         action_grid(gymnasium.spaces.Box(-np.inf, np.inf, (1,)), 3)
+
+
