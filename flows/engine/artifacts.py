@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 from flows.engine.outcome import Report
-from flows.engine.project import Project
+from flows.engine.project import Project, read_object, rows
 
 
 def publish(project: Project, name: str, report: Report) -> None:
@@ -26,10 +25,7 @@ def key(kind: str, name: str, profile: str) -> str:
 
 def claims(project: Project, slugs: set[str]) -> list[dict[str, Any]]:
     """A row per claim of these papers, from the scorecard; none before there is one."""
-    try:
-        papers = json.loads(project.scorecard.read_text(encoding="utf-8"))["papers"]
-    except (FileNotFoundError, ValueError, KeyError):
-        return []
+    papers = rows(read_object(project.scorecard).get("papers"))
     return [
         {
             "paper": paper["slug"],
@@ -39,6 +35,6 @@ def claims(project: Project, slugs: set[str]) -> list[dict[str, Any]]:
             "verdict": f"{claim['verdict']} ({claim['scale']} scale)",
         }
         for paper in papers
-        if paper["slug"] in slugs
-        for claim in paper["claims"]
+        if paper.get("slug") in slugs
+        for claim in rows(paper.get("claims"))
     ]

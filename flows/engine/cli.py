@@ -10,6 +10,7 @@ from flows.engine.declare import PROFILES, DeclarationError
 from flows.engine.dvc import DvcError
 from flows.engine.project import Project
 from flows.engine.servers import ServerError
+from flows.engine.trace import TraceError
 from flows.engine.tracking import TrackingError
 
 Command = Callable[[argparse.Namespace], int]
@@ -21,12 +22,12 @@ def main(words: Sequence[str] | None = None) -> int:
     command: Command = arguments.command
     try:
         return command(arguments)
-    except (DeclarationError, FileNotFoundError, DvcError, ServerError, TrackingError, LookupError) as error:
-        text = error.args[0] if isinstance(error, KeyError) and error.args else error
-        print(f"papers {arguments.name}: {text}", file=sys.stderr)
-        return 2
     except BrokenPipeError:
         return 0
+    except (DeclarationError, OSError, DvcError, ServerError, TrackingError, TraceError) as error:
+        said = f"papers {arguments.name}: "
+        print(said + str(error).removeprefix(said), file=sys.stderr)
+        return 2
     except KeyboardInterrupt:
         print("stopped", file=sys.stderr)
         return 130
@@ -53,8 +54,8 @@ def _parser() -> argparse.ArgumentParser:
     one.add_argument("--title", default="")
     one.add_argument("--arxiv", default="")
     one = _add(commands, "serve", _serve, "start Prefect server, worker and MLflow on 127.0.0.1 until Ctrl-C")
-    one.add_argument("--prefect-port", type=_positive, default=4200)
-    one.add_argument("--mlflow-port", type=_positive, default=5000)
+    one.add_argument("--prefect-port", type=_port, default=4200)
+    one.add_argument("--mlflow-port", type=_port, default=5000)
     return parser
 
 
@@ -72,6 +73,13 @@ def _positive(text: str) -> int:
     return value
 
 
+def _port(text: str) -> int:
+    value = int(text)
+    if not 1 <= value <= 65535:
+        raise argparse.ArgumentTypeError(f"must be a port, 1 to 65535, got {value}")
+    return value
+
+
 def _project(arguments: argparse.Namespace) -> Project:
     return Project.here(arguments.profile or "cpu")
 
@@ -82,8 +90,11 @@ def _list(arguments: argparse.Namespace) -> int:
 
     project = _project(arguments)
     for paper in registry.papers().values():
-        evidence = Evidence(judge.read_metrics(project, paper.slug))
-        verdicts = [judge.judge_claim(claim, evidence, project.profile)["verdict"] for claim in paper.claims]
+        metrics = judge.read_metrics(project, paper.slug)
+        verdicts = [judge.judge_claim(claim, Evidence(metrics), project.profile)["verdict"] for claim in paper.claims]
+        if verdicts and not metrics:
+            print(f"{paper.slug:24} not run yet, {len(verdicts)} claims\n{'':24} {paper.title}")
+            continue
         counts = ", ".join(f"{verdicts.count(v)} {v}" for v in sorted(set(verdicts), reverse=True)) or "no claims"
         print(f"{paper.slug:24} {counts}\n{'':24} {paper.title}")
     return 0

@@ -214,25 +214,54 @@ def expand(pattern: str) -> list[str]:
 def _validate(paper: Paper) -> None:
     if not _SLUG.fullmatch(paper.slug):
         raise DeclarationError.of("paper", "bad slug", paper.slug, hint="use lower-case letters, digits and underscores")
-    names = [name for stage in paper.stages for name, _ in stage.variants()]
+    names = [name for stage in paper.stages for name, _ in _variants(paper.slug, stage)]
     for name in names:
         if names.count(name) > 1:
             raise DeclarationError.of(paper.slug, "two stages are called", name, hint="give one a variant, train-<variant>")
     for stage in paper.stages:
-        _validate_stage(paper, stage, [*names, *(s.name for s in paper.stages)])
-    _refuse_cycles(paper)
+        where = f"{paper.slug}, stage {stage.name!r}"
+        if stage.kind not in KINDS:
+            raise DeclarationError.of(where, "unknown kind of stage", stage.kind, KINDS)
+        _validate_stage(where, stage, [*names, *(s.name for s in paper.stages)])
+    _refuse_cycles(paper.slug, {stage.name: {paper_stage(paper, need) for need in stage.needs} for stage in paper.stages})
     _validate_claims(paper)
     for deviation in paper.deviations:
         if not deviation.because.strip():
             raise DeclarationError.of(paper.slug, "deviation without a reason", deviation.what, hint="say why in `because`")
 
 
-def _validate_stage(paper: Paper, stage: Stage, known: list[str]) -> None:
-    where = f"{paper.slug}, stage {stage.name!r}"
-    if stage.kind not in KINDS:
-        raise DeclarationError.of(where, "unknown kind of stage", stage.kind, KINDS)
-    if not _VARIANT.fullmatch(stage.name):
-        raise DeclarationError.of(where, "bad name", stage.name, hint="use <kind> or <kind>-<variant> in lower case")
+def validate_shared(stages: Sequence[Stage]) -> None:
+    """Refuse stages of `flows/shared.py` that are declared wrongly.
+
+    Raises:
+        DeclarationError: for anything wrong, with the value seen and a hint.
+    """
+    shared = "flows/shared.py"
+    names = [name for stage in stages for name, _ in _variants(shared, stage)]
+    for name in names:
+        if names.count(name) > 1:
+            raise DeclarationError.of(shared, "two stages are called", name, hint="call one otherwise")
+    for stage in stages:
+        where = f"{shared}, stage {stage.name!r}"
+        if stage.shared or set(stage.profiles) != set(PROFILES):
+            raise DeclarationError.of(where, "takes no shared= and no profiles=, got", stage.shared or stage.profiles)
+        _validate_stage(where, stage, [other.name for other in stages])
+    _refuse_cycles(shared, {stage.name: set(stage.needs) for stage in stages})
+
+
+def _variants(where: str, stage: Stage) -> list[tuple[str, dict[str, str]]]:
+    """The stages that a declaration stands for, after a look at how its fan-out is written."""
+    for key, values in stage.over.items():
+        if isinstance(values, str) or not values or not all(isinstance(value, str) for value in values):
+            hint = 'write over={"method": ("first", "second")}, values as text'
+            raise DeclarationError.of(f"{where}, stage {stage.name!r}", f"over {key!r} must list texts, got", values, hint=hint)
+    for name, _ in stage.variants():
+        if not _VARIANT.fullmatch(name):
+            raise DeclarationError.of(f"{where}, stage {stage.name!r}", "bad name", name, hint="lower-case letters, digits, _ and -")
+    return stage.variants()
+
+
+def _validate_stage(where: str, stage: Stage, known: list[str]) -> None:
     if bool(stage.node) == bool(stage.shared):
         raise DeclarationError.of(where, "needs either a node or shared=, got", (stage.node, stage.shared), hint="give exactly one")
     for need in stage.needs:
@@ -248,12 +277,11 @@ def _validate_stage(paper: Paper, stage: Stage, known: list[str]) -> None:
         check_node(where, stage.node)
 
 
-def _refuse_cycles(paper: Paper) -> None:
-    waiting = {stage.name: {paper_stage(paper, need) for need in stage.needs} for stage in paper.stages}
+def _refuse_cycles(where: str, waiting: dict[str, set[str]]) -> None:
     while waiting:
         ready = [name for name, needs in waiting.items() if not needs & waiting.keys()]
         if not ready:
-            raise DeclarationError.of(paper.slug, "stages need each other", " -> ".join(sorted(waiting)), hint="remove one need")
+            raise DeclarationError.of(where, "stages need each other", " -> ".join(sorted(waiting)), hint="remove one need")
         for name in ready:
             del waiting[name]
 
@@ -266,7 +294,8 @@ def paper_stage(paper: Paper, need: str) -> str:
 def _validate_claims(paper: Paper) -> None:
     # Variants of a fanned-out stage report the same names, so that no claim can mean one of them.
     declared = sorted(name for stage in paper.stages if not stage.over for name in stage.metric_names())
-    for name in {n for n in declared if declared.count(n) > 1}:
+    fanned = {name for stage in paper.stages if stage.over for name in stage.metric_names()}
+    for name in sorted({n for n in declared if declared.count(n) > 1 or n in fanned}):
         raise DeclarationError.of(paper.slug, "two stages declare the metric", name, hint="call one otherwise")
     ids = [claim.id for claim in paper.claims]
     for claim in paper.claims:
@@ -309,4 +338,9 @@ def _functions_of(module: str) -> tuple[str, ...] | None:
     path = Path(__file__).parents[2].joinpath(*module.split(".")).with_suffix(".py")
     if not path.is_file():
         return None
-    return tuple(n.name for n in ast.parse(path.read_text(encoding="utf-8")).body if isinstance(n, ast.FunctionDef))
+    try:
+        tree = ast.parse(path.read_bytes())
+    except (SyntaxError, ValueError) as error:
+        line = f", line {error.lineno}" if isinstance(error, SyntaxError) and error.lineno else ""
+        raise DeclarationError(f"{module.replace('.', '/')}.py{line}: is not Python ({error})") from None
+    return tuple(n.name for n in tree.body if isinstance(n, ast.FunctionDef))

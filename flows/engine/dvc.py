@@ -14,8 +14,10 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from flows.engine.project import Project, read_yaml
+from flows.engine.declare import DeclarationError
+from flows.engine.project import Project, read_mapping
 
+MESSAGE_LENGTH = 600
 LOCK_MESSAGES = ("Unable to acquire lock", "is busy, it is being blocked by")
 
 
@@ -23,8 +25,12 @@ class DvcError(RuntimeError):
     """A dvc command failed; `busy` tells the two lock messages, which are worth a retry, from all others."""
 
     def __init__(self, command: Sequence[str], status: int, output: str) -> None:
-        lines = [line for line in output.strip().splitlines() if line.startswith("ERROR")] or output.strip().splitlines()[-1:]
-        super().__init__(f"`{' '.join(command)}` failed ({status}): {' '.join(lines) or 'no output'}")
+        errors = [line for line in output.splitlines() if line.startswith("ERROR")]
+        own = [line.strip() for line in output.splitlines() if line.strip() and line not in errors]
+        if any("exited with" in line for line in errors):
+            errors = [*own[-2:], *errors]  # the last words of what DVC ran say why
+        words = " ".join(errors or output.split())
+        super().__init__(f"`{' '.join(command)}` failed ({status}): {words[:MESSAGE_LENGTH] or 'no output'}")
         self.status, self.output = status, output
 
     @property
@@ -86,7 +92,19 @@ def lock(project: Project) -> dict[str, dict[str, Any]]:
 
 @cache
 def _lock(path: Path, _mtime_ns: int) -> dict[str, dict[str, Any]]:
-    return dict((read_yaml(path) or {}).get("stages", {}))
+    stages = read_mapping(path).get("stages") or {}
+    if not isinstance(stages, dict) or not all(_is_entry(entry) for entry in stages.values()):
+        raise DeclarationError(f"{path}: not as DVC writes it; restore it (`git checkout {path.name}`), then `dvc repro`")
+    return stages
+
+
+def _is_entry(entry: Any) -> bool:
+    """Whether a stage's entry has the form that DVC gives it."""
+    if not isinstance(entry, dict) or not isinstance(entry.get("params", {}), dict):
+        return False
+    lists = [entry.get("deps", []), entry.get("outs", [])]
+    whole = all(isinstance(items, list) and all(isinstance(i, dict) and "path" in i for i in items) for items in lists)
+    return whole and all(isinstance(values, dict) for values in entry.get("params", {}).values())
 
 
 def digest(entry: Mapping[str, Any], part: str) -> str:

@@ -8,6 +8,8 @@ from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from flows.engine.declare import DeclarationError
+
 if TYPE_CHECKING:
     from grimp import ImportGraph
 
@@ -26,8 +28,26 @@ def import_graph(root: Path) -> ImportGraph:
     sys.path.insert(0, str(root))
     try:
         return grimp.build_graph(*FIRST_PARTY, include_external_packages=True, cache_dir=None)
+    except (grimp.exceptions.SourceSyntaxError, UnicodeDecodeError, SyntaxError) as error:
+        raise DeclarationError(f"a module of flows/ or tasks/ is not Python: {_where(root, error)}") from error
     finally:
         sys.path.remove(str(root))
+
+
+def _where(root: Path, error: Exception) -> str:
+    """What is wrong, with the files that cannot be read where the message names none."""
+    if not isinstance(error, UnicodeDecodeError):
+        return str(error)
+    paths = (path for name in FIRST_PARTY for path in sorted((root / name).rglob("*.py")))
+    return f"{', '.join(str(p.relative_to(root)) for p in paths if not _is_utf8(p))}: {error}"
+
+
+def _is_utf8(path: Path) -> bool:
+    try:
+        path.read_text(encoding="utf-8")
+    except UnicodeDecodeError:
+        return False
+    return True
 
 
 def closure(root: Path, module: str) -> tuple[str, ...]:

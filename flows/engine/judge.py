@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import math
 from typing import Any
 
 from flows.engine.checks import INCONCLUSIVE, VERIFIED, Estimate, Evidence, Outcome
 from flows.engine.declare import Claim, Paper
-from flows.engine.project import Project, results
+from flows.engine.project import Project, read_object, results
 
 
 def scorecard(project: Project, papers: list[Paper], stages: dict[str, list[dict[str, Any]]]) -> dict[str, Any]:
@@ -23,12 +22,17 @@ def scorecard(project: Project, papers: list[Paper], stages: dict[str, list[dict
 
 
 def read_metrics(project: Project, slug: str) -> dict[str, float | None]:
-    """All metrics of a paper's stages from its results file; empty if there is none or it cannot be read."""
-    try:
-        stored = json.loads((project.home / results(slug)).read_text(encoding="utf-8"))
-    except (FileNotFoundError, json.JSONDecodeError):
-        return {}
-    return {name: value for metrics in stored.get("stages", {}).values() for name, value in metrics.items()}
+    """All metrics of a paper's stages from its results file; empty if there is none or it cannot be read.
+
+    Null stands for what is no number, and for a name that several stages report: nobody could say which is meant.
+    """
+    stages = read_object(project.home / results(slug)).get("stages")
+    found: dict[str, float | None] = {}
+    for metrics in stages.values() if isinstance(stages, dict) else ():
+        for name, value in metrics.items() if isinstance(metrics, dict) else ():
+            number = isinstance(value, int | float) and not isinstance(value, bool) and name not in found
+            found[name] = float(value) if number else None
+    return found
 
 
 def judge_claim(claim: Claim, evidence: Evidence, profile: str) -> dict[str, Any]:

@@ -106,9 +106,24 @@ def downstream(steps: dict[str, Step], names: Iterable[str]) -> set[str]:
 
 
 def params_path(slug: str, profile: str, declared_name: str) -> tuple[str, ...]:
-    """Where the parameters of a declared stage stand: `train-bellman` has `<slug>.<profile>.train.bellman`."""
+    """Where the parameters of a declared stage stand: `train-bellman` has `<slug>.<profile>.train.bellman`.
+
+    Beside a stage that is called `train` alone, it has `<slug>.<profile>.train-bellman`: a section is one stage's, so that an edit
+    makes that stage stale and no other.
+    """
     kind, _, variant = declared_name.partition("-")
-    return (slug, profile, kind, *([variant] if variant else []))
+    if not variant or kind in _declared_names(slug):
+        return (slug, profile, declared_name)
+    return (slug, profile, kind, variant)
+
+
+def _declared_names(slug: str) -> set[str]:
+    if slug == SHARED:
+        return set(registry.shared_stages())
+    try:
+        return {stage.name for stage in registry.load(slug).stages}
+    except ModuleNotFoundError:
+        return set()  # a paper that is not declared any more
 
 
 def check_sections(project: Project) -> None:
@@ -124,7 +139,7 @@ def check_sections(project: Project) -> None:
     for slug, profiles in parameters(project.root).items():
         if slug not in owners:
             raise DeclarationError.of(PARAMS, "section of no paper", slug, list(owners))
-        check_paper_sections(slug, profiles or {}, owners[slug])
+        check_paper_sections(slug, _mapping(profiles, slug), owners[slug])
 
 
 def check_paper_sections(slug: str, profiles: dict[str, Any], declared: list[str]) -> None:
@@ -134,16 +149,27 @@ def check_paper_sections(slug: str, profiles: dict[str, Any], declared: list[str
     for profile, sections in profiles.items():
         if profile not in PROFILES:
             raise DeclarationError.of(f"{PARAMS}, {slug}", "unknown profile", profile, PROFILES)
-        for kind, values in (sections or {}).items():
+        for kind, values in _mapping(sections, slug, profile).items():
+            bare, _, variant = kind.partition("-") if isinstance(kind, str) else (kind, "", "")
             variants = [name.split("-", 1)[1] for name in declared if name.startswith(f"{kind}-")]
+            if variant and kind in declared and bare not in declared:
+                hint = f"write {variant} inside the section {bare}"
+                raise DeclarationError.of(f"{PARAMS}, {slug}.{profile}", "stage without a section of its own", kind, hint=hint)
             if kind not in declared and not variants:
                 raise DeclarationError.of(
                     f"{PARAMS}, {slug}.{profile}", "section of no stage", kind, sorted({d.split("-")[0] for d in declared})
                 )
             if kind not in declared:
-                for variant in values or {}:
+                for variant in _mapping(values, slug, profile, kind):
                     if variant not in variants:
                         raise DeclarationError.of(f"{PARAMS}, {slug}.{profile}.{kind}", "section of no stage", variant, variants)
+
+
+def _mapping(value: Any, *where: object) -> dict[Any, Any]:
+    """A section of `params.yaml`, none when it is empty."""
+    if value is not None and not isinstance(value, dict):
+        raise DeclarationError.of(PARAMS, f"section {'.'.join(map(str, where))} must be a mapping, got", value)
+    return value or {}
 
 
 def _shared_steps(project: Project, stage: Stage) -> list[Step]:

@@ -18,6 +18,7 @@ from pathlib import Path
 from types import FrameType
 
 from flows.engine import servers
+from flows.engine.project import read_object
 
 OWN = ("PREFECT_HOME", "PREFECT_PROFILE", "PREFECT_API_URL")
 STATE = "server.json"
@@ -105,11 +106,8 @@ def terminable() -> Iterator[None]:
 
 
 def _running(root: Path) -> str:
-    try:
-        url = str(json.loads((home(root) / STATE).read_text(encoding="utf-8"))["url"])
-    except (FileNotFoundError, ValueError, KeyError):
-        return ""
-    return url if servers.answers(f"{url}/health") else ""
+    url = str(read_object(home(root) / STATE).get("url", ""))
+    return url if url.startswith("http") and servers.answers(f"{url}/health") else ""
 
 
 def _temporary(root: Path) -> str:

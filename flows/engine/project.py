@@ -5,6 +5,7 @@ The cpu profile is the checkout itself; gpu and smoke are DVC projects nested in
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -94,17 +95,43 @@ def read_yaml(path: Path) -> Any:
     """Parse a YAML file with the C loader.
 
     Raises:
-        DeclarationError: if it is not YAML, naming the file and the place.
+        DeclarationError: if it is not YAML or not UTF-8, naming the file and the place.
     """
     try:
         return yaml.load(path.read_text(encoding="utf-8"), Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise DeclarationError(f"{path}: not YAML ({' '.join(str(error).split())}); mend it or restore it from git") from None
+
+
+def read_mapping(path: Path) -> dict[str, Any]:
+    """Parse a YAML file that must hold a mapping; empty for an empty file.
+
+    Raises:
+        DeclarationError: if it is not YAML, or holds something else.
+    """
+    found = read_yaml(path)
+    if found is not None and not isinstance(found, dict):
+        raise DeclarationError(f"{path}: must be a mapping, got a {type(found).__name__}; mend it or restore it from git")
+    return found or {}
+
+
+def read_object(path: Path) -> dict[str, Any]:
+    """The JSON object in a file that can be made anew; empty where it is missing, cannot be read, or holds something else."""
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def rows(value: Any) -> list[dict[str, Any]]:
+    """The objects in a list that was read from a file; none if it is no list."""
+    return [item for item in value if isinstance(item, dict)] if isinstance(value, list) else []
 
 
 @cache
 def _parameters(path: Path, _mtime_ns: int) -> dict[str, Any]:
-    return read_yaml(path) or {}
+    return read_mapping(path)
 
 
 def parameters(root: Path) -> dict[str, Any]:
@@ -120,12 +147,13 @@ def section(root: Path, path: tuple[str, ...]) -> dict[str, Any] | None:
         DeclarationError: if something else than a mapping stands there.
     """
     value: Any = parameters(root)
-    for key in path:
-        if not isinstance(value, dict) or key not in value:
+    for place, key in enumerate(path):
+        if key not in value:
             return None
-        value = value[key]
-    if value is None:
-        return {}
-    if not isinstance(value, dict):
-        raise DeclarationError.of(PARAMS, f"section {'.'.join(path)} must be a mapping, got", value)
-    return value
+        value = value[key] if value[key] is not None else {}
+        if not isinstance(value, dict):
+            raise DeclarationError.of(PARAMS, f"section {'.'.join(path[: place + 1])} must be a mapping, got", value)
+    for name in value:
+        if not isinstance(name, str):
+            raise DeclarationError.of(PARAMS, f"section {'.'.join(path)} must hold names of parameters, got", name, hint="quote it")
+    return dict(value)

@@ -13,7 +13,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, TextIO, TypeVar
 
-from tasks.common.formats import read_json, write_json
+from flows.engine.project import read_object
+from tasks.common.formats import write_json
 
 T = TypeVar("T")
 CURVE_POINTS = 200
@@ -31,16 +32,27 @@ def write_metrics(path: Path, metrics: Mapping[str, Any], node: str) -> None:
         TypeError: if a value is not a number.
     """
     flat: dict[str, float | int | None] = {}
+    if not isinstance(metrics, Mapping):
+        raise TypeError(f"{node}: must return a dict of metrics, got {_short(metrics)}; `return {{}}` where there are none")
     for name, value in metrics.items():
-        plain = value.item() if hasattr(value, "item") else value
+        plain = value.item() if getattr(value, "size", None) == 1 or (hasattr(value, "numel") and value.numel() == 1) else value
+        if not isinstance(name, str) or not name.strip():
+            raise TypeError(f"{node}: the name of a metric must be text, got {name!r}")
         if isinstance(plain, bool) or not isinstance(plain, int | float):
-            raise TypeError(f"{node}: metric {name!r} must be a number, got {value!r} ({type(value).__name__})")
+            raise TypeError(f"{node}: metric {name!r} must be a number, got {_short(value)}")
+        if isinstance(plain, int) and abs(plain) > sys.float_info.max:
+            raise TypeError(f"{node}: metric {name!r} is larger than any number that a file of numbers holds")
         if not math.isfinite(plain):
             print(f"warning: metric {name!r} is {plain}; it is kept as null and claims that read it are inconclusive", file=sys.stderr)
             flat[name] = None
         else:
             flat[name] = plain
     write_json(path, flat)
+
+
+def _short(value: object) -> str:
+    text = repr(value)
+    return f"{text if len(text) <= 80 else text[:77] + '...'} ({type(value).__name__})"
 
 
 class StageLog:
@@ -85,8 +97,15 @@ class StageLog:
         self._live.write(json.dumps({"step": int(step), "at": round(time.time(), 3), **finite}) + "\n")
 
     def figure(self, name: str, figure: Any) -> None:
-        """Write `figures/<name>.png`, without a date or version inside, and close the figure."""
+        """Write `figures/<name>.png`, without a date or version inside, and close the figure.
+
+        Raises:
+            ValueError: for a name that is no plain file name.
+        """
         import matplotlib.pyplot as plt
+
+        if not name or name.startswith(".") or any(c in name for c in "/\\\0"):
+            raise ValueError(f"the name of a figure must be a plain file name, got {name!r}; write it like `error-by-size`")
 
         path = self._out / "figures" / f"{name}.png"
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -152,9 +171,13 @@ class RunRecord:
     def read(cls, out: Path) -> RunRecord | None:
         """The record beside a folder, or None if there is none that can be read."""
         try:
-            return cls(**read_json(cls.path(out)))
-        except (FileNotFoundError, ValueError, TypeError):
+            record = cls(**read_object(cls.path(out)))
+        except TypeError:
             return None
+        numbers = (record.seconds, record.cpu_seconds, record.peak_gib, record.started_at)
+        tables = (record.code, record.params, record.versions)
+        whole = all(isinstance(n, int | float) for n in numbers) and all(isinstance(t, dict) for t in tables)
+        return record if whole else None
 
     def matches(self, locked: Mapping[str, Any], metrics: Path) -> bool:
         """Whether this execution made what `dvc.lock` records.
@@ -163,7 +186,7 @@ class RunRecord:
             locked: the stage's entry in `dvc.lock`.
             metrics: the metrics file in the folder.
         """
-        code = {d["path"]: d["md5"] for d in locked.get("deps", []) if d["path"].endswith(".py")}
+        code = {d["path"]: d.get("md5") for d in locked.get("deps", []) if d["path"].endswith(".py")}
         values = {key: value for file in locked.get("params", {}).values() for key, value in file.items()}
         versions = {key: value for key, value in values.items() if key in self.versions}
         params = {key: value for key, value in values.items() if key not in self.versions}

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import importlib
 import sys
+import traceback
 from functools import cache
 from pathlib import Path
+from types import ModuleType
 
-from flows.engine.declare import DeclarationError, Paper, Stage
+from flows.engine.declare import DeclarationError, Paper, Stage, validate_shared
 
 NOT_PAPERS = ("__init__", "shared", "collection")
 
@@ -41,8 +43,33 @@ def paper(slug: str) -> Paper:
 @cache
 def shared_stages() -> dict[str, Stage]:
     """The stages of `flows/shared.py` by name."""
-    stages: list[Stage] = importlib.import_module("flows.shared").stages
+    stages = getattr(imported("flows.shared"), "stages", None)
+    if not isinstance(stages, list | tuple):
+        raise DeclarationError.of("flows/shared.py", "declares no stages, `stages` is", stages, hint="write stages = [Stage(...)]")
+    validate_shared(stages)
     return {stage.name: stage for stage in stages}
+
+
+def imported(name: str) -> ModuleType:
+    """A module of `flows/`.
+
+    Raises:
+        DeclarationError: if it cannot be imported, naming the file, the line and what is wrong there.
+        ModuleNotFoundError: if there is no such module.
+    """
+    path = Path(__file__).parents[2].joinpath(*name.split(".")).with_suffix(".py")
+    if not path.is_file():
+        raise ModuleNotFoundError(f"no module {name}; there is no file {path}", name=name)
+    try:
+        return importlib.import_module(name)
+    except DeclarationError:
+        raise
+    except Exception as error:
+        seen = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(path)]
+        line = error.lineno if isinstance(error, SyntaxError) else seen[-1].lineno if seen else None
+        where = f"flows/{path.name}" + (f", line {line}" if line else "")
+        what = error.msg if isinstance(error, SyntaxError) else error
+        raise DeclarationError(f"{where}: cannot be imported ({type(error).__name__}: {what})") from error
 
 
 def forget() -> None:
@@ -60,7 +87,7 @@ def load(slug: str) -> Paper:
         DeclarationError: if it declares no paper, or one of another name.
         ModuleNotFoundError: if there is no such module.
     """
-    module = importlib.import_module(f"flows.{slug}")
+    module = imported(f"flows.{slug}")
     declared = getattr(module, "paper", None)
     if not isinstance(declared, Paper):
         raise DeclarationError.of(f"flows/{slug}.py", "declares no paper, `paper` is", declared, hint="write paper = Paper(...)")

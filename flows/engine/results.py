@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from flows.engine import plan
+from flows.engine.declare import DeclarationError
 from flows.engine.project import Project, results
 from tasks.common.formats import read_json, write_json
 
@@ -26,6 +27,8 @@ def collect(project: Project, slug: str) -> Path:
         if step.kind != "node":
             continue
         stages[step.name] = read_json(project.home / step.metrics_file)
+        if not isinstance(stages[step.name], dict):
+            raise ValueError(f"{step.metrics_file} holds no metrics; run its stage again")
         figures += [(path, step.stage) for path in sorted((project.home / step.folder / "figures").glob("*.png"))]
     _copy_figures(project.home / project.figures(slug), figures)
     target = project.home / results(slug)
@@ -42,7 +45,7 @@ def _copy_figures(target: Path, figures: list[tuple[Path, str]]) -> None:
             print(f"warning: figure {name} has {path.stat().st_size // 1000} kB; git keeps it, so draw it smaller", file=sys.stderr)
         shutil.copyfile(path, target / name)
     for old in target.glob("*"):
-        if old.name not in wanted and old.name != ".gitkeep":
+        if old.is_file() and old.name not in wanted and old.name != ".gitkeep":
             old.unlink()
     if not wanted:
         (target / ".gitkeep").touch()
@@ -52,7 +55,11 @@ def main(words: list[str] | None = None) -> int:
     """Collect the results of the paper that the command line names."""
     (word,) = sys.argv[1:] if words is None else words
     profile, _, slug = word.partition("/")
-    collect(Project.here(profile), slug)
+    try:
+        collect(Project.here(profile), slug)
+    except (DeclarationError, OSError, ValueError) as error:
+        print(f"{slug}-results: {error}", file=sys.stderr)
+        return 1
     return 0
 
 

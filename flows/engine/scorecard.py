@@ -5,13 +5,12 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from typing import Any
 
-from flows.engine import docs, judge, page, registry, staleness
-from flows.engine.declare import Paper
-from flows.engine.project import Project, read_yaml
+from flows.engine import docs, dvc, judge, page, registry, staleness
+from flows.engine.declare import DeclarationError, Paper
+from flows.engine.project import Project, read_object, rows
 from flows.engine.record import RunRecord
 from tasks.common.formats import write_json
 
@@ -45,10 +44,10 @@ def stale_stages(project: Project) -> dict[str, list[dict[str, str]]]:
 
 def stage_rows(project: Project, paper: Paper) -> list[dict[str, Any]]:
     """How long each stage took: by its run's own record where that belongs to `dvc.lock`, else as the last scorecard had it."""
-    path = project.home / "dvc.lock"
-    locked = (read_yaml(path) or {}).get("stages", {}) if path.is_file() else {}
-    before = {row["name"]: row for p in _last(project) if p["slug"] == paper.slug for row in p.get("stages", [])}
-    rows = []
+    locked = dvc.lock(project)
+    last = rows(read_object(project.scorecard).get("papers"))
+    before = {row.get("name"): row for p in last if p.get("slug") == paper.slug for row in rows(p.get("stages"))}
+    found = []
     for stage in paper.stages:
         if project.profile not in stage.profiles or stage.shared:
             continue
@@ -59,20 +58,13 @@ def stage_rows(project: Project, paper: Paper) -> list[dict[str, Any]]:
             record = RunRecord.read(out)
             metrics = next((f for f in (out / "metrics.json", out / "speed.json") if f.is_file()), out / "metrics.json")
             if entry and record and record.matches(entry, metrics):
-                rows.append({"name": name, "minutes": round(record.seconds / 60, 2), "peak_gib": record.peak_gib, "outcome": EXECUTED})
+                found.append({"name": name, "minutes": round(record.seconds / 60, 2), "peak_gib": record.peak_gib, "outcome": EXECUTED})
             else:
                 old = before.get(name, {})
                 outcome = RESTORED if entry and metrics.is_file() else old.get("outcome", STALE) if entry else STALE
-                rows.append({"name": name, "minutes": old.get("minutes"), "peak_gib": old.get("peak_gib"), "outcome": outcome})
-    return rows
-
-
-def _last(project: Project) -> list[dict[str, Any]]:
-    try:
-        papers: list[dict[str, Any]] = json.loads(project.scorecard.read_text(encoding="utf-8"))["papers"]
-    except (FileNotFoundError, json.JSONDecodeError, KeyError):
-        return []
-    return papers
+                kept = {key: old.get(key) if isinstance(old.get(key), int | float) else None for key in ("minutes", "peak_gib")}
+                found.append({"name": name, **kept, "outcome": outcome})
+    return found
 
 
 def main(words: list[str] | None = None) -> int:
@@ -80,7 +72,7 @@ def main(words: list[str] | None = None) -> int:
     (profile,) = sys.argv[1:] if words is None else words
     try:
         card = write(Project.here(profile))
-    except docs.MarkerError as error:
+    except (docs.MarkerError, DeclarationError) as error:
         print(f"scorecard: {error}", file=sys.stderr)
         return 1
     counts: dict[str, int] = {}

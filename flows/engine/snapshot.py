@@ -19,9 +19,8 @@ from typing import Any, Literal
 from flows.engine import dvc, registry
 from flows.engine.declare import SCALES
 from flows.engine.plan import SHARED, Step
-from flows.engine.project import Project
+from flows.engine.project import Project, read_object
 from flows.engine.record import RunRecord, md5
-from tasks.common.formats import read_json
 
 Outcome = Literal["executed", "restored"]
 Key = tuple[str, str, str]
@@ -170,11 +169,7 @@ def _git(root: Path, *words: str) -> str:
 
 def _numbers(path: Path) -> dict[str, float]:
     """Finite numbers of a flat JSON file; none if it is not there or not JSON."""
-    try:
-        stored = read_json(path)
-    except (OSError, ValueError):
-        return {}
-    return {name: float(v) for name, v in stored.items() if isinstance(v, int | float) and math.isfinite(v)}
+    return {name: float(v) for name, v in read_object(path).items() if isinstance(v, int | float) and math.isfinite(v)}
 
 
 def _inputs(entry: Mapping[str, Any]) -> Iterator[Input]:

@@ -14,18 +14,19 @@ import time
 import traceback
 import typing
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from flows.engine import supervise
 from flows.engine.declare import DeclarationError
-from flows.engine.project import ENVIRONMENT, PARAMS, Project, folder, read_yaml, section
+from flows.engine.project import ENVIRONMENT, PARAMS, Project, folder, read_mapping, section
 from flows.engine.record import RunRecord, StageLog, write_metrics
 from tasks.common.formats import read_json, write_json
 from tasks.common.node import Inputs, Metrics, Params
 
 FAILED, OVER_BUDGET, ORPHANED = 1, 124, 125
+SIDE = ".side.json"  # what the child hands over beside its outputs; written last
 
 Node = Callable[[Params, Inputs, Path, Any], Metrics]
 
@@ -75,7 +76,7 @@ def main(words: list[str] | None = None) -> int:
         project = Project.here(binding.profile)
         _check_checkout(project)
         return run(project, binding)
-    except (StageError, DeclarationError, FileNotFoundError) as error:
+    except (StageError, DeclarationError, OSError) as error:
         print(f"stage not started: {error}", file=sys.stderr)
         return FAILED
 
@@ -102,13 +103,15 @@ def run(project: Project, binding: Binding) -> int:
         streamer=_streamer(project, binding, live),
     )
     name = f"{binding.slug}-{binding.stage}"
+    if result.status == 0 and not (partial / SIDE).is_file():
+        result = replace(result, outcome="failed", status=FAILED, last_error="the node ended its process before it returned")
     if result.status != 0:
         shutil.rmtree(partial, ignore_errors=True)
         live.unlink(missing_ok=True)
         print(f"{name}: {_reason(result, budget)}; log: {log_path.relative_to(project.home)}", file=sys.stderr)
         return {"over-budget": OVER_BUDGET, "orphaned": ORPHANED}.get(result.outcome, FAILED)
-    side = read_json(partial / ".side.json")
-    (partial / ".side.json").unlink()
+    side = read_json(partial / SIDE)
+    (partial / SIDE).unlink()
     _move_into_place(partial, out)
     live.unlink(missing_ok=True)
     record = RunRecord(
@@ -195,9 +198,9 @@ def _child(project: Project, binding: Binding, partial: Path, live: Path) -> int
         return FAILED
     except Exception as error:
         traceback.print_exc()
-        print(f"error: {type(error).__name__}: {error}", file=sys.stderr)
+        print(f"error: {type(error).__name__}: {' '.join(str(error).split())}", file=sys.stderr)
         return FAILED
-    write_json(partial / ".side.json", {"timings": log.timings, "seed": values.get("seed")})
+    write_json(partial / SIDE, {"timings": log.timings, "seed": values.get("seed")})
     return 0
 
 
@@ -243,10 +246,11 @@ def _check_checkout(project: Project) -> None:
 
 def _pipeline_entry(project: Project, name: str) -> dict[str, Any]:
     path = project.home / "dvc.yaml"
-    entry = (read_yaml(path) if path.is_file() else {}).get("stages", {}).get(name)
-    if entry is None:
+    stages = (read_mapping(path) if path.is_file() else {}).get("stages")
+    entry = stages.get(name) if isinstance(stages, dict) else None
+    if not isinstance(entry, dict):
         raise StageError(f"{path} has no stage {name!r}; run `papers sync --profile {project.profile}`")
-    return typing.cast(dict[str, Any], entry)
+    return entry
 
 
 def _digests(project: Project, entry: dict[str, Any]) -> dict[str, str]:
@@ -273,7 +277,9 @@ def _versions(project: Project, entry: dict[str, Any]) -> dict[str, str]:
     keys = _tracked(project, entry, ENVIRONMENT)
     if not keys:
         return {}
-    versions = read_yaml(project.root / ENVIRONMENT)
+    versions = read_mapping(project.root / ENVIRONMENT)
+    if absent := [key for key in keys if key not in versions]:
+        raise StageError(f"{ENVIRONMENT} has no {', '.join(absent)}; run `papers sync`")
     return {key: str(versions[key]) for key in keys}
 
 

@@ -15,7 +15,7 @@ from typing import Any
 
 from flows.engine import dvc, plan
 from flows.engine.plan import Step
-from flows.engine.project import Project, read_yaml
+from flows.engine.project import Project, read_mapping, read_object, rows
 from flows.engine.record import md5
 
 
@@ -74,11 +74,8 @@ def stale_steps(project: Project, steps: dict[str, Step] | None = None, *, data:
 
 def expected_minutes(project: Project) -> dict[str, float]:
     """Minutes that each step took, from the committed scorecard."""
-    try:
-        card = json.loads(project.scorecard.read_text(encoding="utf-8"))
-    except (FileNotFoundError, json.JSONDecodeError):
-        return {}
-    return {s["name"]: s["minutes"] for p in card.get("papers", []) for s in p.get("stages", []) if s.get("minutes") is not None}
+    stages = [stage for paper in rows(read_object(project.scorecard).get("papers")) for stage in rows(paper.get("stages"))]
+    return {str(s.get("name")): float(s["minutes"]) for s in stages if isinstance(s.get("minutes"), int | float)}
 
 
 def _reasons(project: Project, step: Step, locked: Mapping[str, Any], steps: Mapping[str, Step], data: bool) -> list[Reason]:
@@ -162,13 +159,13 @@ def _output_reasons(project: Project, step: Step, entry: Mapping[str, Any], data
 
 def _differences(kind: str, key: str, before: Any, now: Any) -> list[Reason]:
     if isinstance(before, dict) and isinstance(now, dict):
-        names = sorted({*before, *now})
+        names = sorted({*before, *now}, key=str)
         return [r for n in names if before.get(n) != now.get(n) for r in _differences(kind, f"{key}.{n}", before.get(n), now.get(n))]
     return [Reason(kind, key, _show(before), _show(now))]
 
 
 def _show(value: Any) -> str:
-    return "absent" if value is None else value if isinstance(value, str) else json.dumps(value)
+    return "absent" if value is None else value if isinstance(value, str) else json.dumps(value, default=str)
 
 
 def _lookup(values: Any, key: str) -> Any:
@@ -185,4 +182,4 @@ def _values(path: Path) -> Any:
 
 @cache
 def _read(path: Path, _mtime_ns: int) -> Any:
-    return read_yaml(path)
+    return read_mapping(path)

@@ -1,11 +1,12 @@
 """Run a function in a forked child that leads its own process group, and see to it that nothing of it outlives its welcome.
 
 The child is stopped when it is over its budget, when whoever started this process has ended, or when this process is asked to
-end. On Linux the child also dies if this process is killed outright.
+end. On Linux the child also dies if this process is killed outright, and what it started in other groups (daemons) ends with it.
 """
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import selectors
@@ -26,7 +27,9 @@ Outcome = Literal["done", "failed", "over-budget", "orphaned", "stopped"]
 POLL_S = 0.2
 GRACE_S = 5.0
 STREAM_AFTER_S = 30.0
-_PR_SET_PDEATHSIG = 1
+LONGEST_LINE = 65536
+DRAIN_S = 1.0
+_PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 
 
 @dataclass(frozen=True)
@@ -52,6 +55,8 @@ def run(work: Callable[[], int], *, log_path: Path, budget_s: float, streamer: S
         streamer: a command that follows the stage once it has run for half a minute, ended with it; it may print one line.
     """
     parent = os.getppid()
+    _control_process(_PR_SET_CHILD_SUBREAPER, 1)
+    others = {process.pid for process in psutil.Process().children()}
     reader, writer = os.pipe()
     terminal = sys.stderr.isatty()
     started, cpu_before = time.monotonic(), _children_cpu()
@@ -61,20 +66,23 @@ def run(work: Callable[[], int], *, log_path: Path, budget_s: float, streamer: S
     if pid == 0:
         _be_child(work, reader, writer, terminal)
     os.close(writer)
-    watch = _Watch(pid, reader, log_path, started, started + budget_s, parent, list(streamer))
+    watch = _Watch(pid, reader, log_path, started, started + budget_s, parent, list(streamer), others)
     previous = {sig: signal.signal(sig, watch.on_signal) for sig in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)}
     try:
         status, outcome = watch.wait()
     finally:
+        watch.end()
+        os.close(reader)
         for sig, handler in previous.items():
             signal.signal(sig, handler)
+        _control_process(_PR_SET_CHILD_SUBREAPER, 0)
     return Result(
         outcome=outcome,
         status=status,
         seconds=time.monotonic() - started,
         cpu_seconds=_children_cpu() - cpu_before,
         peak_bytes=watch.peak,
-        last_error=watch.last_error,
+        last_error=_killed_by(status) or watch.last_error,
         stream_id=watch.stream_id,
     )
 
@@ -96,13 +104,14 @@ def end_group(pgid: int, grace_s: float = GRACE_S) -> None:
 class _Watch:
     """The supervising side of one child."""
 
-    def __init__(self, pid: int, reader: int, log: Path, started: float, deadline: float, parent: int, streamer: list[str]) -> None:
+    def __init__(
+        self, pid: int, reader: int, log: Path, started: float, deadline: float, parent: int, streamer: list[str], others: set[int]
+    ) -> None:
         self.pid, self.parent, self.started, self.deadline = pid, parent, started, deadline
         self.peak, self.last_error, self.stream_id = 0, "", ""
-        self._reader, self._log, self._streamer = reader, log, streamer
+        self._reader, self._log, self._streamer, self._others = reader, log, streamer, others
         self._follower: subprocess.Popen[str] | None = None
         self._stop: Outcome | None = None
-        self._line = b""
         self._next_sample = 0.0
 
     def on_signal(self, number: int, frame: FrameType | None) -> None:
@@ -111,10 +120,11 @@ class _Watch:
     def wait(self) -> tuple[int, Outcome]:
         with self._log.open("wb") as log, selectors.DefaultSelector() as selector:
             selector.register(self._reader, selectors.EVENT_READ)
+            output = _Output(self._reader, log)
             open_, status = True, None
             while status is None:
                 if open_ and selector.select(POLL_S):
-                    open_ = self._copy(log)
+                    open_ = output.copy()
                 elif not open_:
                     time.sleep(POLL_S / 10)
                 self._look()
@@ -124,14 +134,28 @@ class _Watch:
                     status = 1
                     break
                 status = _reap(self.pid)
-            while open_ and selector.select(0):
-                open_ = self._copy(log)
-        os.close(self._reader)
-        end_group(self.pid, 1.0)  # whatever the node started and forgot
+            self.end()  # before the rest is read: whatever the node forgot may print for ever
+            until = time.monotonic() + DRAIN_S
+            while open_ and time.monotonic() < until and selector.select(0):
+                open_ = output.copy()
+            output.finish()
+            self.last_error = output.last_error
         self._end_follower(done=status == 0 and not self._stop)
         if self._stop:
             return 1, self._stop
         return status, "done" if status == 0 else "failed"
+
+    def end(self) -> None:
+        """End whatever is left of the child's group, and what it started in other groups, which is this process's to end now."""
+        end_group(self.pid, 1.0)
+        _reap(self.pid)
+        kept = {*self._others, *([self._follower.pid] if self._follower else [])}
+        left = [process for child in psutil.Process().children() if child.pid not in kept for process in _family(child)]
+        for process in left:
+            with contextlib.suppress(psutil.Error):
+                process.kill()
+        for process in left:
+            _reap(process.pid)
 
     def _look(self) -> None:
         now = time.monotonic()
@@ -149,22 +173,6 @@ class _Watch:
         """Start the streamer in a session of its own: signals to the stage's group reach it through this process alone."""
         return subprocess.Popen(self._streamer, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, start_new_session=True)
 
-    def _copy(self, log: BinaryIO) -> bool:
-        data = os.read(self._reader, 65536)
-        if not data:
-            return False
-        sys.stderr.buffer.write(data)
-        sys.stderr.flush()
-        *lines, self._line = (self._line + data).split(b"\n")
-        for line in lines:
-            kept = line.rsplit(b"\r", 1)[-1]
-            log.write(kept + b"\n")
-            text = kept.decode(errors="replace")
-            if text.startswith("error: "):
-                self.last_error = text.removeprefix("error: ")
-        log.flush()
-        return True
-
     def _end_follower(self, *, done: bool) -> None:
         """TERM to a streamer whose stage is done, INT to one whose stage failed."""
         if self._follower is None:
@@ -175,6 +183,64 @@ class _Watch:
             self.stream_id = out.strip().splitlines()[-1] if out.strip() else ""
         except subprocess.TimeoutExpired:
             self._follower.kill()
+
+
+class _Output:
+    """What the child prints: passed on as it comes, kept in the log line by line, a redrawn line as it was last.
+
+    Whoever reads it may be gone, and the disk may be full: the stage goes on.
+    """
+
+    def __init__(self, reader: int, log: BinaryIO) -> None:
+        self._reader = reader
+        self._log: BinaryIO | None = log
+        self._terminal: BinaryIO | None = sys.stderr.buffer
+        self._line = b""
+        self.last_error = ""
+
+    def copy(self) -> bool:
+        """Copy what is there; False when nothing will come any more."""
+        data = os.read(self._reader, 65536)
+        if not data:
+            return False
+        self._terminal = _written(self._terminal, data)
+        *lines, rest = (self._line + data).split(b"\n")
+        if len(rest) > LONGEST_LINE:
+            rest = _as_seen(rest)
+        if len(rest) > LONGEST_LINE:
+            lines.append(rest)
+            rest = b""
+        self._line = rest
+        self._keep(lines)
+        return True
+
+    def finish(self) -> None:
+        """Keep a last line that was not ended."""
+        if self._line:
+            self._keep([self._line])
+
+    def _keep(self, lines: list[bytes]) -> None:
+        seen = [_as_seen(line) for line in lines]
+        for line in seen:
+            if line.startswith(b"error: "):
+                self.last_error = line.removeprefix(b"error: ").decode(errors="replace")
+        self._log = _written(self._log, b"".join(line + b"\n" for line in seen))
+
+
+def _as_seen(line: bytes) -> bytes:
+    """A line as a terminal shows it in the end, after carriage returns."""
+    return line.rstrip(b"\r").rsplit(b"\r", 1)[-1]
+
+
+def _written(file: BinaryIO | None, data: bytes) -> BinaryIO | None:
+    """Write at once; None if the file takes no more."""
+    try:
+        if file and data:
+            file.write(data)
+            file.flush()
+    except (OSError, ValueError):
+        return None
+    return file
 
 
 def _be_child(work: Callable[[], int], reader: int, writer: int, terminal: bool) -> None:
@@ -195,7 +261,7 @@ def _be_child(work: Callable[[], int], reader: int, writer: int, terminal: bool)
         sys.stderr = os.fdopen(2, "w", buffering=1, closefd=False)
         status = work()
     except BaseException as error:
-        print(f"error: {type(error).__name__}: {error}", file=sys.stderr)
+        print(f"error: {type(error).__name__}: {' '.join(str(error).split())}".rstrip(": "), file=sys.stderr)
     finally:
         sys.stdout.flush()
         sys.stderr.flush()
@@ -203,8 +269,28 @@ def _be_child(work: Callable[[], int], reader: int, writer: int, terminal: bool)
 
 
 def _die_with_parent() -> None:
+    _control_process(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def _control_process(option: int, value: int) -> None:
+    """Linux's `prctl` for this process; nothing elsewhere."""
     if sys.platform == "linux":
-        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+        ctypes.CDLL(None, use_errno=True).prctl(option, value, 0, 0, 0)
+
+
+def _killed_by(status: int) -> str:
+    """What ended a child that could not say so itself."""
+    if status <= 128 or status - 128 not in set(signal.Signals):
+        return ""
+    name = signal.Signals(status - 128).name
+    return f"killed by {name}" + (", which the system sends when memory runs out" if name == "SIGKILL" else "")
+
+
+def _family(process: psutil.Process) -> list[psutil.Process]:
+    try:
+        return [process, *process.children(recursive=True)]
+    except psutil.Error:
+        return []
 
 
 def _reap(pid: int) -> int | None:
