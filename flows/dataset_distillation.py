@@ -75,7 +75,7 @@ paper = Paper(
         "these predictors the losses that the training set gives them. For linear regression q(q+1)/2 random regressors are exactly "
         "enough; for offline RL the same is done with Bellman losses of random Q functions."
     ),
-    figures=("threshold", "error_by_size", "heldout_loss", "returns", "levers", "states", "spectrum"),
+    figures=("threshold", "error_by_size", "heldout_loss", "heldout_by_k", "returns", "levers", "states", "spectrum"),
     stages=[
         Stage(
             "prepare-tables",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -38,6 +39,25 @@ def heldout_loss(table: Table, params: BellmanStartParams) -> Figure:
         _by_size(axis, table, params, environment, "heldout_loss_error", [a for a in LABELS if a != "stratified"])
         axis.set(title=environment, xlabel="rows", xscale="log", yscale="log")
         axis.set_xticks(params.sizes, [str(s) for s in params.sizes])
+        axis.minorticks_off()
+    axes[0, 0].set_ylabel("relative error of held-out losses")
+    _legend_below(fig, axes[0])
+    return fig
+
+
+def heldout_by_k(table: Table, params: BellmanStartParams, predictors: Mapping[str, int]) -> Figure:
+    """Relative error of held-out losses against the number k of matched predictors, a line per number of rows; dashed: random rows."""
+    arms = {arm: predictors[arm] for arm in ("syn_few", "syn_some", "syn_many") if arm in predictors}
+    fig, axes = figure(3.1 * len(params.environments), 4.0, columns=len(params.environments), squeeze=False)
+    for axis, environment in zip(axes[0], params.environments, strict=True):
+        for colour, size in zip(COLOURS, params.sizes, strict=False):
+            found = {k: table.get((arm, "heldout_loss_error", environment, size)) for arm, k in arms.items()}
+            drawn = {k: values for k, values in found.items() if values is not None}
+            means, bars = [v.mean() for v in drawn.values()], [_error(v) for v in drawn.values()]
+            axis.errorbar(list(drawn), means, yerr=bars, marker="o", ms=4, capsize=2, color=colour, label=f"{size} rows")
+            axis.axhline(table["rand", "heldout_loss_error", environment, size].mean(), color=colour, ls="--", lw=1)
+        axis.set(title=environment, xlabel="k (dashed: random rows)", xscale="log", yscale="log")
+        axis.set_xticks(sorted(arms.values()), [str(k) for k in sorted(arms.values())])
         axis.minorticks_off()
     axes[0, 0].set_ylabel("relative error of held-out losses")
     _legend_below(fig, axes[0])

@@ -50,6 +50,7 @@ class TransitionSet:
     batch: TdBatch
     start: float
     end: float
+    predictors: int = 0
 
 
 def train(params: BellmanMatchingParams, inputs: Inputs, out: Path, log: Log) -> Metrics:
@@ -75,7 +76,15 @@ def write_transition_sets(path: Path, sets: list[TransitionSet]) -> None:
     import pandas as pd
 
     records = [
-        {"environment": d.environment, "seed": d.seed, "arm": d.arm, "size": len(d.batch), "start": d.start, "end": d.end}
+        {
+            "environment": d.environment,
+            "seed": d.seed,
+            "arm": d.arm,
+            "size": len(d.batch),
+            "start": d.start,
+            "end": d.end,
+            "k": d.predictors,
+        }
         | {name: getattr(d.batch, name).ravel() for name in ("obs", "action", "reward", "next_obs", "continuation")}
         for d in sets
     ]
@@ -88,7 +97,7 @@ def read_transition_sets(path: Path) -> list[TransitionSet]:
     for r in read_parquet(path).to_dict("records"):
         flat = {name: np.asarray(r[name]) for name in ("obs", "action", "reward", "next_obs", "continuation")}
         flat |= {name: flat[name].reshape(r["size"], -1) for name in ("obs", "next_obs")}
-        sets.append(TransitionSet(r["environment"], r["seed"], r["arm"], TdBatch(**flat), r["start"], r["end"]))
+        sets.append(TransitionSet(r["environment"], r["seed"], r["arm"], TdBatch(**flat), r["start"], r["end"], r["k"]))
     return sets
 
 
@@ -106,5 +115,5 @@ def _distil(job: tuple[BellmanMatchingParams, Path, Path, str, int]) -> list[Tra
         for size in arm.sizes or params.sizes:
             first = batch.take(kept[f"{arm.start}.{size}"])
             found = distil_transitions(first, targets, bank, task.gamma, arm, params.banks[arm.bank], reward_levels(batch))
-            sets.append(TransitionSet(environment, seed, name, found.batch, found.start, found.end))
+            sets.append(TransitionSet(environment, seed, name, found.batch, found.start, found.end, arm.k))
     return sets

@@ -81,6 +81,7 @@ def evaluate(params: BellmanReportParams, inputs: Inputs, out: Path, log: Log) -
     table: Table = {key: group.value.to_numpy() for key, group in groups}  # type: ignore[misc]
     _normalise(table, params)
     log.figure("heldout_loss", figures.heldout_loss(table, params))
+    log.figure("heldout_by_k", figures.heldout_by_k(table, params, {s.arm: s.predictors for s in sets}))
     log.figure("returns", figures.returns(table, params))
     log.figure("levers", figures.levers(table, params))
     environment = params.environments[0]
