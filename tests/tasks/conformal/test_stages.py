@@ -15,6 +15,7 @@ from tasks.common.formats import read_parquet
 from tasks.common.node import Inputs, NullLog
 from tasks.conformal import calibration, datasets, fitting, robustness, sweep
 from tasks.conformal.diagnostics import constant_error_effect
+from tasks.conformal.synthetic import three_ways
 from tasks.tabular.official import LAYOUTS
 
 
@@ -62,6 +63,12 @@ def test_privileged_information_is_no_feature_and_splits_are_disjoint(smoke):
         np.testing.assert_array_equal(clean["observed"], rows["y"].to_numpy()[clean["row"]])
         sizes = plan.groupby(["split", "part"]).size().unstack()
         np.testing.assert_allclose(sizes.div(sizes.sum(axis=1), axis=0), [[0.5, 0.1, 0.2, 0.2]] * len(sizes), atol=0.005)
+
+
+def test_labels_of_real_sets_are_standardised(smoke):
+    for name in set(datasets.PACKAGED):
+        y = read_parquet(smoke[0] / f"prepare/rows-{name}.parquet")["y"]
+        assert (y.mean(), y.std(ddof=0)) == pytest.approx((0.0, 1.0), abs=1e-9)
 
 
 def test_models_saw_nothing_but_training_rows(smoke, tmp_path):
@@ -134,6 +141,18 @@ def test_cells_of_the_union_and_their_golden_order(tmp_path):
     assert min(metrics[f"union_{cell}.coverage.s2"] for cell in robustness.CELLS if cell != "none") > 0.885
     # A constant imputer without residual puts corrupted labels in the middle of a constant band: too small scores.
     assert metrics["ui_none.coverage.s2"] <= metrics["naive_none.coverage.s2"] + 0.01
+
+
+def test_the_useless_band_holds_nine_tenths_of_the_clean_labels_and_the_right_one_of_all():
+    sample = three_ways(20_000, np.random.default_rng(1))
+    lower, upper = robustness._band(sample, np.arange(10_000), right=False, alpha=0.1)
+    assert len(set(lower)) == len(set(upper)) == 1
+    y, clean = sample.y[:10_000], ~sample.masked[:10_000]
+    assert ((y < lower[0]) & clean).sum() / clean.sum() == pytest.approx(0.05, abs=1e-3)
+    assert ((y > upper[0]) & clean).sum() / clean.sum() == pytest.approx(0.05, abs=1e-3)
+    lower, upper = robustness._band(sample, np.arange(10_000), right=True, alpha=0.1)
+    assert (sample.y < lower).mean() == pytest.approx(0.05, abs=0.006)
+    assert (sample.y > upper).mean() == pytest.approx(0.05, abs=0.006)
 
 
 def test_sweep_follows_theorem_2_and_no_shift_has_no_effect(tmp_path):
