@@ -6,8 +6,14 @@ import pytest
 from pydantic import ValidationError
 
 from tasks.conformal.calibration import ARMS, CalibrateParams, Split, calibrate
+<<<<<<< HEAD
 from tasks.conformal.evaluation import arm_sets, score_sets
+=======
+from tasks.conformal.evaluation import arm_sets, coverage_by_decile, metrics_of, score_sets
+from tasks.conformal.imputation import ResidualPools
+>>>>>>> uicheck
 from tasks.conformal.intervals import cqr_scores
+from tasks.conformal.pcp import pcp_threshold
 from tasks.conformal.quantiles import conformal_quantile, weighted_quantile
 from tasks.conformal.weights import likelihood_ratio_weights
 
@@ -44,6 +50,52 @@ def test_thresholds_by_hand():
     w_test = (1 - cal["probability"].mean()) / (1 - split.test["probability"])
     clean = ~cal["masked"].to_numpy()
     np.testing.assert_array_equal(found.with_z, weighted_quantile(scores[clean], w[clean], w_test, 0.9))
+
+
+@pytest.mark.parametrize(
+    ("arm", "column", "clusters", "neighbours"),
+    [
+        ("ui", "impute", 20, 20),
+        ("ui_global", "impute", 1, 20),
+        ("ui_clusters_5", "impute", 5, 20),
+        ("ui_clusters_50", "impute", 50, 20),
+        ("ui_neighbours_5", "impute", 20, 5),
+        ("ui_linear", "impute_linear", 20, 20),
+        ("ui_blind", None, 1, 20),
+    ],
+)
+def test_every_imputing_arm_draws_from_the_pools_it_is_named_after(arm, column, clusters, neighbours):
+    split = conformal_stages.one_split(seed=3)
+    split = split._replace(**{part: getattr(split, part).assign(impute_linear=1.5) for part in ("reference", "calibration")})
+    ref, cal = split.reference, split.calibration
+    guess = (lambda rows: rows[column].to_numpy()) if column else lambda rows: np.zeros(len(rows))
+    masked = cal["masked"].to_numpy()
+    pools = ResidualPools(ref["z_0"], ref["y"] - guess(ref), ref["masked"], clusters, seed=3, neighbours=neighbours)
+    uniforms = np.random.default_rng([3, 6]).random(int(cal["row"].max()) + 1)[cal["row"]]
+    labels = cal["y"].to_numpy().copy()
+    labels[masked] = guess(cal)[masked] + pools.draw(cal["z_0"][masked], uniforms[masked])
+    expected = conformal_quantile(cqr_scores(labels, cal["lower"], cal["upper"]), 0.1)
+    assert calibrate(split, PARAMS).thresholds[arm] == expected
+
+
+@pytest.mark.parametrize(
+    ("arm", "weights", "beta"),
+    [
+        ("pcp_true", "true", 0.005),
+        ("pcp_est", "est", 0.005),
+        ("pcp_const", "const", 0.005),
+        ("pcp_beta_020", "true", 0.02),
+        ("pcp_beta_050", "true", 0.05),
+    ],
+)
+def test_every_weighted_arm_has_its_weights_and_beta(arm, weights, beta):
+    split = conformal_stages.one_split(seed=3, n=9000)
+    cal = split.calibration
+    masked, p = cal["masked"].to_numpy(), cal["probability"].to_numpy()
+    estimated = np.clip(cal["mask_probability"] + masked.mean() - cal["mask_probability"].mean(), 0, 0.99)
+    w = {"true": 1 / (1 - p), "est": 1 / (1 - estimated), "const": np.ones(masked.size)}[weights]
+    scores = cqr_scores(cal["y"], cal["lower"], cal["upper"])
+    assert calibrate(split, PARAMS).thresholds[arm] == pcp_threshold(scores, w, masked, 0.1, beta)
 
 
 def test_true_labels_of_corrupted_rows_are_never_read():

@@ -50,3 +50,9 @@ def test_unknown_table_names_the_known_ones(tmp_path):
 def test_missing_official_file_says_where_it_comes_from(tmp_path):
     with pytest.raises(FileNotFoundError, match=r"CASP.csv is missing.*archive.ics.uci.edu"):
         datasets.prepare(datasets.PrepareParams(data=("bio",), folder=str(tmp_path)), Inputs(), tmp_path / "out", NullLog())
+
+
+def test_labels_of_real_sets_are_standardised(smoke):
+    for name in set(datasets.PACKAGED):
+        y = read_parquet(smoke[0] / f"prepare/rows-{name}.parquet")["y"]
+        assert (y.mean(), y.std(ddof=0)) == pytest.approx((0.0, 1.0), abs=1e-9)

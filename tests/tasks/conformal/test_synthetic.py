@@ -28,6 +28,18 @@ def test_three_ways_has_the_law_it_says_and_labels_that_ignore_corruption_given_
     assert s.masked[s.z <= 0.5].mean() == pytest.approx(0.05, abs=0.01)
 
 
+def test_three_ways_and_shifted_scores_have_the_designed_numbers():
+    s = three_ways(100_000, np.random.default_rng(0))
+    noise = s.y - s.x[:, 1] - 0.5 * s.x[:, 0]
+    assert (s.z - s.x[:, 0]).std() == pytest.approx(0.2, abs=0.005)
+    assert noise[s.x[:, 0] > 0.5].std() == pytest.approx(3.0, abs=0.05)
+    assert noise[s.x[:, 0] <= 0.5].std() == pytest.approx(0.5, abs=0.01)
+    # P(|3 N| <= 3) = 0.6827 for 40 % of the rows and P(|N| <= 3) = 0.9973 for the others; the mean square is 0.4 * 9 + 0.6.
+    assert float(shifted_coverage(3.0)) == pytest.approx(0.4 * 0.6827 + 0.6 * 0.9973, abs=1e-4)
+    assert (shifted_scores(200_000, "under", np.random.default_rng(0)).scores ** 2).mean() == pytest.approx(4.2, abs=0.06)
+    assert SHIFTS == {"under": (0.6, 0.1), "over": (0.1, 0.6), "none": (0.3, 0.3)}
+
+
 @pytest.mark.parametrize("case", list(SHIFTS))
 def test_exact_coverage_is_what_simulation_says(case):
     s = shifted_scores(100_000, case, np.random.default_rng(1))
