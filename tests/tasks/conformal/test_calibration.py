@@ -6,12 +6,8 @@ import pytest
 from pydantic import ValidationError
 
 from tasks.conformal.calibration import ARMS, CalibrateParams, Split, calibrate
-<<<<<<< HEAD
 from tasks.conformal.evaluation import arm_sets, score_sets
-=======
-from tasks.conformal.evaluation import arm_sets, coverage_by_decile, metrics_of, score_sets
 from tasks.conformal.imputation import ResidualPools
->>>>>>> uicheck
 from tasks.conformal.intervals import cqr_scores
 from tasks.conformal.pcp import pcp_threshold
 from tasks.conformal.quantiles import conformal_quantile, weighted_quantile
