@@ -283,7 +283,7 @@ paper = Paper(
         Claim(
             "returns_not_worse_than_random_rows",
             "Policies learned from distilled transitions are not worse than those from the random subset: normalised return, averaged "
-            "over environments and sizes, higher by more than -0.05.",
+            "over environments and sizes, lower by at most 0.05.",
             paper_says="Far higher returns than a random subset of the same size, k = 20.",
             check=at_least("syn_many.normalised_return.pooled-rand.normalised_return.pooled", -0.05),
             scale="reduced",

@@ -54,7 +54,7 @@ def run(work: Callable[[], int], *, log_path: Path, budget_s: float, streamer: S
         budget_s: seconds after which the group is stopped.
         streamer: a command that follows the stage once it has run for half a minute, ended with it; it may print one line.
     """
-    parent = os.getppid()
+    starters = _starters()
     _control_process(_PR_SET_CHILD_SUBREAPER, 1)
     others = {process.pid for process in psutil.Process().children()}
     reader, writer = os.pipe()
@@ -66,7 +66,7 @@ def run(work: Callable[[], int], *, log_path: Path, budget_s: float, streamer: S
     if pid == 0:
         _be_child(work, reader, writer, terminal)
     os.close(writer)
-    watch = _Watch(pid, reader, log_path, started, started + budget_s, parent, list(streamer), others)
+    watch = _Watch(pid, reader, log_path, started, started + budget_s, starters, list(streamer), others)
     previous = {sig: signal.signal(sig, watch.on_signal) for sig in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)}
     try:
         status, outcome = watch.wait()
@@ -105,9 +105,17 @@ class _Watch:
     """The supervising side of one child."""
 
     def __init__(
-        self, pid: int, reader: int, log: Path, started: float, deadline: float, parent: int, streamer: list[str], others: set[int]
+        self,
+        pid: int,
+        reader: int,
+        log: Path,
+        started: float,
+        deadline: float,
+        starters: list[psutil.Process],
+        streamer: list[str],
+        others: set[int],
     ) -> None:
-        self.pid, self.parent, self.started, self.deadline = pid, parent, started, deadline
+        self.pid, self.starters, self.started, self.deadline = pid, starters, started, deadline
         self.peak, self.last_error, self.stream_id = 0, "", ""
         self._reader, self._log, self._streamer, self._others = reader, log, streamer, others
         self._follower: subprocess.Popen[str] | None = None
@@ -161,7 +169,7 @@ class _Watch:
         now = time.monotonic()
         if now > self.deadline:
             self._stop = self._stop or "over-budget"
-        if os.getppid() != self.parent:
+        if not all(_lives(process) for process in self.starters):
             self._stop = self._stop or "orphaned"
         if now >= self._next_sample:
             self._next_sample = now + 0.5
@@ -266,6 +274,26 @@ def _be_child(work: Callable[[], int], reader: int, writer: int, terminal: bool)
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(status)
+
+
+def _starters() -> list[psutil.Process]:
+    """Who must live for this process to go on: its parent and, where a shell stands between, the dvc that started that."""
+    above = psutil.Process().parents()
+    for number, process in enumerate(above):
+        try:
+            words = process.cmdline()
+        except psutil.Error:
+            break
+        if any(Path(word).name == "dvc" for word in words[:4]):
+            return above[: number + 1]
+    return above[:1]
+
+
+def _lives(process: psutil.Process) -> bool:
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.Error:
+        return False
 
 
 def _die_with_parent() -> None:

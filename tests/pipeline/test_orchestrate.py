@@ -148,7 +148,8 @@ def test_a_cosmetic_edit_costs_no_training_run(toy, served, tmp_path):
     with (toy / "tasks/toy/alpha.py").open("a") as file:
         file.write("# a comment\n")
     done = papers_run(toy, served, TOY_COUNT=str(tmp_path / "count"))
-    assert done.stdout.startswith("cpu profile: 3 cosmetic, 8 up-to-date in ")  # train, and what was stale because of it
+    assert done.stdout.startswith("cpu profile: 2 executed, 3 cosmetic, 6 up-to-date in ")  # train and what was stale because of it
+    assert "scorecard | " in done.stderr  # the last two steps are always brought up to date
     assert not (tmp_path / "count").exists()
     assert json.loads(factory.dvc(toy, "status", "--json").stdout or "{}") == {}
 

@@ -125,10 +125,14 @@ def test_trap_3_a_stage_over_its_budget_is_stopped_and_never_writes(fresh):
 
 
 @pytest.mark.e2e
-def test_trap_4_a_killed_dvc_leaves_no_orphan_and_the_next_run_recovers(fresh):
+@pytest.mark.parametrize("shell", ["/bin/sh", "/bin/bash"])
+def test_trap_4_a_killed_dvc_leaves_no_orphan_and_the_next_run_recovers(fresh, shell):
+    """With a shell that stays between dvc and the stage, and with one that the stage replaces."""
     factory.edit(fresh / "params.yaml", "prepare: {value: 1.0}", "prepare: {value: 1.0, sleep_s: 6.0}")
     command = [sys.executable, "-m", "dvc", "repro", "alpha-prepare"]
-    dvc = subprocess.Popen(command, cwd=fresh, env=factory.environment(fresh), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    dvc = subprocess.Popen(
+        command, cwd=fresh, env=factory.environment(fresh, SHELL=shell), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
     wait_for(lambda: (fresh / "data/alpha/.prepare.partial").exists())
     wait_for(lambda: (fresh / "data/alpha/.prepare.history.jsonl").exists())
     dvc.send_signal(signal.SIGKILL)
