@@ -9,8 +9,7 @@ from typing import Any
 from flows.engine import interval
 from flows.engine.declare import Paper
 from flows.engine.page import SYMBOLS, caption, ordered_figures
-from flows.engine.project import Project
-from tasks.common.formats import write_atomically
+from flows.engine.project import Project, write_if_changed
 
 SCORECARD, FIGURES = "scorecard", "figures"
 TOY = "At toy scale, *not reproduced* says nothing against the paper."
@@ -155,5 +154,4 @@ def _read(path: Path) -> str:
 
 def _write(texts: dict[Path, str]) -> None:
     for path, text in texts.items():
-        if path.read_text(encoding="utf-8") != text:
-            write_atomically(path, lambda temporary, text=text: temporary.write_text(text, encoding="utf-8"))  # type: ignore[misc]
+        write_if_changed(path, text)

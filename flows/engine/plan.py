@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 from flows.engine import imports, registry
 from flows.engine.declare import DeclarationError, Paper, Stage, check_node, paper_stage
-from flows.engine.project import ENVIRONMENT, PARAMS, Project, folder, results, section
+from flows.engine.project import PARAMS, Project, folder, results, section
 
 Kind = Literal["node", "results", "scorecard", "track"]
 
@@ -301,6 +301,3 @@ def locked(project: Project) -> dict[str, str]:
     from flows.engine.environment import read_lock
 
     return read_lock(project.root / "requirements.lock")
-
-
-__all__ = ["ENVIRONMENT", "Step", "build", "check_sections", "downstream", "params_path"]

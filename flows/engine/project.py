@@ -14,6 +14,7 @@ from typing import Any
 import yaml
 
 from flows.engine.declare import PROFILES, DeclarationError, Profile
+from tasks.common.formats import write_atomically
 
 PARAMS = "params.yaml"
 ENVIRONMENT = "environment.yaml"
@@ -157,3 +158,11 @@ def section(root: Path, path: tuple[str, ...]) -> dict[str, Any] | None:
         if not isinstance(name, str):
             raise DeclarationError.of(PARAMS, f"section {'.'.join(path)} must hold names of parameters, got", name, hint="quote it")
     return dict(value)
+
+
+def write_if_changed(path: Path, text: str) -> bool:
+    """Make a file hold `text`, whole or not at all; returns whether it had to be written."""
+    if path.is_file() and path.read_text(encoding="utf-8") == text:
+        return False
+    write_atomically(path, lambda temporary: temporary.write_text(text, encoding="utf-8"))
+    return True
