@@ -1,0 +1,1 @@
+"""How networks are trained, whatever the method: a descent loop and averaged weights."""
