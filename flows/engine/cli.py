@@ -18,7 +18,7 @@ Command = Callable[[argparse.Namespace], int]
 
 def main(words: Sequence[str] | None = None) -> int:
     """Run a command; returns the exit status."""
-    arguments = _parser().parse_args(words)
+    arguments = _parser().parse_args(_split_apply(sys.argv[1:] if words is None else words))
     command: Command = arguments.command
     try:
         return command(arguments)
@@ -33,6 +33,11 @@ def main(words: Sequence[str] | None = None) -> int:
         return 130
 
 
+def _split_apply(words: Sequence[str]) -> list[str]:
+    """Hide what follows `apply` from this parser: a tool has options of its own."""
+    return [words[0], "--", *words[1:]] if words and words[0] == "apply" else list(words)
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="papers", description="ICLR 2026 papers as pipelines whose claims are checked at every run.")
     commands = parser.add_subparsers(dest="name", required=True, metavar="command")
@@ -44,6 +49,9 @@ def _parser() -> argparse.ArgumentParser:
     one.add_argument("--workers", type=_positive, default=1, help="stages side by side (default 1)")
     one = _add(commands, "sync", _sync, "write dvc.yaml, environment.yaml, prefect.yaml and gpu/ from flows/")
     one.add_argument("--check", action="store_true", help="fail if they differ instead of writing")
+    one = commands.add_parser("apply", help="a paper's method on your own data, for example your .h5ad files")
+    one.add_argument("words", nargs="*", metavar="paper [options]")
+    one.set_defaults(command=_apply, name="apply")
     _add(commands, "scorecard", _scorecard, "judge all claims from the committed results and write the report")
     one = _add(commands, "track", _track, "bring MLflow up to date with what DVC holds")
     one.add_argument("--rebuild", action="store_true", help="make the database anew")
@@ -113,6 +121,12 @@ def _run(arguments: argparse.Namespace) -> int:
     done = orchestrate.run(arguments.slugs or None, arguments.profile or "cpu", arguments.workers)
     print(done.render())
     return 1 if done.failed else 0
+
+
+def _apply(arguments: argparse.Namespace) -> int:
+    from flows.engine import apply
+
+    return apply.main(arguments.words)
 
 
 def _sync(arguments: argparse.Namespace) -> int:

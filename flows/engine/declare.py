@@ -169,6 +169,7 @@ class Paper:
         deviations: where we differ.
         summary: two or three sentences for the page.
         figures: names of figures to show first, best first.
+        apply: `package.module:function` of the tool that `papers apply` runs on a person's own data; empty if there is none.
 
     Raises:
         DeclarationError: for anything wrong, with the value seen and a hint.
@@ -183,6 +184,7 @@ class Paper:
     summary: str = ""
     openreview: str = ""
     figures: Sequence[str] = ()
+    apply: str = ""
 
     def __post_init__(self) -> None:
         _validate(self)
@@ -225,6 +227,8 @@ def _validate(paper: Paper) -> None:
         _validate_stage(where, stage, [*names, *(s.name for s in paper.stages)])
     _refuse_cycles(paper.slug, {stage.name: {paper_stage(paper, need) for need in stage.needs} for stage in paper.stages})
     _validate_claims(paper)
+    if paper.apply:
+        check_node(f"{paper.slug}, apply", paper.apply)
     for deviation in paper.deviations:
         if not deviation.because.strip():
             raise DeclarationError.of(paper.slug, "deviation without a reason", deviation.what, hint="say why in `because`")

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import yaml
 
-from flows.engine import registry
+from flows.engine import apply, registry
 from flows.engine.declare import PROFILES, Paper
+from flows.engine.stage import params_type
 
 ROOT = Path(registry.__file__).parents[2]
 
@@ -63,6 +64,19 @@ def test_every_module_of_nodes_has_tests():
             test = Path("tests", *source.parts[:-1], f"test_{source.name}")
             if not (ROOT / test).is_file() or not any(n.startswith("test_") for n in functions(parsed(test))):
                 problems.append(f"{test}: holds no test function; test {source}")
+    none(problems)
+
+
+def test_every_tool_has_the_common_options_and_explains_its_own():
+    problems = []
+    for paper in papers():
+        if paper.apply:
+            model = params_type(paper.apply)
+            apply.parser(paper, model)
+            problems += [f"{paper.apply}: no option {name}; add the field" for name in ("seed", "device") if name not in model.model_fields]
+            problems += [
+                f"{paper.apply}: give {name} a Field(description=...)" for name, f in model.model_fields.items() if not f.description
+            ]
     none(problems)
 
 
