@@ -59,8 +59,10 @@ serve: $(STAMP)
 docs: $(STAMP)
 	@mkdocs build --strict --quiet && echo "open site/index.html"
 
+# All measurements, or one: make bench OF=engine
 bench: $(STAMP)
-	@python -m benchmarks.engine
+	@for name in $(or $(OF),$(basename $(notdir $(wildcard benchmarks/[a-z]*.py)))); do \
+	  echo "== $$name"; python -m benchmarks.$$name || exit 1; done
 
 # Resolve pyproject.toml afresh (CPU build of torch) and write what pip chose, public versions only.
 lock:
