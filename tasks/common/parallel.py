@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
-from multiprocessing import get_context
+from multiprocessing import get_context, parent_process
+from multiprocessing.connection import wait
+from threading import Thread
 from typing import Any, TypeVar
 
 A = TypeVar("A")
@@ -38,7 +40,7 @@ def map_parallel(work: Callable[[A], R], items: Iterable[A], *, workers: int | N
         for item in todo:
             yield _single_threaded(work, item)
         return
-    with ProcessPoolExecutor(count, mp_context=get_context("forkserver"), initializer=_start_with_one_thread) as pool:
+    with ProcessPoolExecutor(count, mp_context=get_context("forkserver"), initializer=_start_worker) as pool:
         futures = [pool.submit(_single_threaded, work, item) for item in todo]
         try:
             for future in futures:
@@ -50,6 +52,19 @@ def map_parallel(work: Callable[[A], R], items: Iterable[A], *, workers: int | N
 
 # What libraries ask when they are loaded; `threadpool_limits` reaches only those that are loaded already.
 _THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS", "VECLIB_MAXIMUM_THREADS")
+
+
+def _start_worker() -> None:
+    """One thread for numbers, and one that ends this process with the one that made it: a killed stage leaves no idle worker."""
+    _start_with_one_thread()
+    parent = parent_process()
+    if parent is not None:
+        Thread(target=_end_with, args=(parent.sentinel,), daemon=True).start()
+
+
+def _end_with(sentinel: int) -> None:
+    wait([sentinel])
+    os._exit(1)
 
 
 def _start_with_one_thread() -> None:

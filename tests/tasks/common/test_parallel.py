@@ -5,6 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import psutil
 import pytest
 from pool_work import draw, fail_on_two, late, most_threads, process
 
@@ -48,6 +49,17 @@ def test_libraries_loaded_by_the_work_use_one_thread_in_this_process_and_the_env
     environment["PYTHONPATH"] = os.pathsep.join([str(Path(__file__).parents[3]), str(Path(__file__).parent)])
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment, check=True)
     assert done.stdout.split() == ["1", "2", "None"]
+
+
+def test_workers_end_with_the_process_that_made_them():
+    code = "from tasks.common.parallel import map_parallel; from pool_work import linger; list(map_parallel(linger, [0, 1], workers=2))"
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(Path(__file__).parents[3]), str(Path(__file__).parent)])}
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, env=environment) as parent:
+        assert parent.stdout is not None
+        workers = [psutil.Process(int(parent.stdout.readline())) for _ in range(2)]
+        parent.kill()
+    _, alive = psutil.wait_procs(workers, timeout=20)
+    assert not alive
 
 
 def test_workers_allowed(monkeypatch):
