@@ -56,11 +56,11 @@ def doob_coefficient(process: OrnsteinUhlenbeck, sigma: ArrayLike, t: ArrayLike)
     if not ((times > 0) & (times <= 1)).all():
         raise ValueError(f"times must lie in (0, 1], got {times.min()} to {times.max()}")
     a2, q = process.decay(times) ** 2, process.noise_variance(times)
-    return process.g**2 * s2 * a2 / ((a2 * s2 + q) * q)
+    return np.asarray(process.g**2 * s2 * a2 / ((a2 * s2 + q) * q))
 
 
 def doob_drift(process: OrnsteinUhlenbeck, sigma: float, u: ArrayLike, t: float, start: ArrayLike, mu: ArrayLike) -> Floats:
-    """h = gradient over U_t of log p(U_0 | U_t), at U_t = u and U_0 = start, for U_0 ~ N(mu, sigma^2 I).
+    """Doob's h, the gradient over U_t of log p(U_0 | U_t), at U_t = u and U_0 = start, for U_0 ~ N(mu, sigma^2 I).
 
     Raises:
         ValueError: for sigma that is not positive or a time outside (0, 1].

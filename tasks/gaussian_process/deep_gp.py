@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -64,6 +64,10 @@ class DeepGP(nn.Module):
         ValueError: unless there is one posterior per layer and at least one layer.
     """
 
+    layers: Any
+    posteriors: Any
+    likelihood: Any
+
     def __init__(self, layers: Sequence[SparseLayer], posteriors: Sequence[nn.Module], likelihood: nn.Module) -> None:
         super().__init__()
         if len(layers) != len(posteriors) or not layers:
@@ -74,10 +78,7 @@ class DeepGP(nn.Module):
 
     def draw(self, samples: int, streams: SeedStreams) -> tuple[Inducing, ...]:
         """Inducing variables of every layer, drawn independently of each other."""
-        return tuple(
-            posterior.draw(layer.z, samples, streams)  # type: ignore[operator, arg-type]
-            for layer, posterior in zip(self.layers, self.posteriors, strict=True)
-        )
+        return tuple(posterior.draw(layer.z, samples, streams) for layer, posterior in zip(self.layers, self.posteriors, strict=True))
 
     def propagate(self, x: Tensor, inducing: Sequence[Inducing], samples: int, streams: SeedStreams) -> tuple[Tensor, Tensor]:
         """Mean and variance of the last layer's f, after one draw of f by row in every hidden layer.
@@ -99,7 +100,7 @@ class DeepGP(nn.Module):
             raise ValueError(f"x must have shape (R, B, {features}), got {tuple(x.shape)}")
         h = x[:, None]
         for number, (layer, variables) in enumerate(zip(self.layers, inducing, strict=True)):
-            mean, variance = layer.moments(h, variables)  # type: ignore[operator]
+            mean, variance = layer.moments(h, variables)
             if number < len(self.layers) - 1:
                 noise = streams.normal(samples, x.shape[1], mean.shape[-1])
                 h = mean + variance.sqrt() * noise
@@ -124,7 +125,7 @@ class DeepGP(nn.Module):
         layers = self.draw(samples, streams)
         mean, variance = self.propagate(x, layers, samples, streams)
         noise = streams.normal(*mean.shape[1:]) if not hasattr(self.likelihood, "noise") else mean
-        expected = self.likelihood.expected(mean, variance, y, noise)  # type: ignore[operator]
+        expected = self.likelihood.expected(mean, variance, y, noise)
         return Bound(rows / x.shape[1] * expected.mean(1).sum(-1), layers, rows)
 
 

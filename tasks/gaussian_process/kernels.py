@@ -48,7 +48,8 @@ class ArdRbf(nn.Module):
         scale = self.lengthscale()[:, None, :]
         a, b = a / scale, b / scale
         squared = a.square().sum(-1)[:, :, None] + b.square().sum(-1)[:, None, :] - 2 * (a @ b.mT)
-        return torch.exp(self.log_variance[:, None, None] - 0.5 * squared.clamp_min(0.0))
+        covariance: Tensor = torch.exp(self.log_variance[:, None, None] - 0.5 * squared.clamp_min(0.0))
+        return covariance
 
     def lengthscale(self) -> Tensor:
         """Lengthscales (R, D), kept inside `LENGTHSCALES`."""

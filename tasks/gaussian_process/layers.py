@@ -26,12 +26,14 @@ class Inducing:
         factor: lower factors of a Gaussian's covariance around `values`, integrated out by rows, (R, d, M, M).
         terms: parts of the divergence from the prior by name, each (R,), in nats; they sum to `kl`.
         diagnostics: further numbers by name, each (R,), without a gradient.
+        matching: a score-matching loss (R,), of posteriors that offer one beside the bound.
     """
 
     values: Tensor
     factor: Tensor | None = None
     terms: dict[str, Tensor] = field(default_factory=dict)
     diagnostics: dict[str, Tensor] = field(default_factory=dict)
+    matching: Tensor | None = None
 
     @property
     def kl(self) -> Tensor:
@@ -135,4 +137,5 @@ def linear_mean(x: Tensor, outputs: int) -> Tensor:
     _, _, axes = torch.linalg.svd(x - x.mean(1, keepdim=True), full_matrices=False)  # (R, D, D), rows are axes
     axes = axes[:, :outputs]
     largest = axes.gather(2, axes.abs().argmax(2, keepdim=True))  # a sign of its own for each axis, else it is arbitrary
-    return (axes * largest.sign()).mT.contiguous()
+    oriented: Tensor = axes * largest.sign()
+    return oriented.mT.contiguous()
