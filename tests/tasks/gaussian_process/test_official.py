@@ -222,7 +222,7 @@ def test_cifar_features(suffix, tmp_path):
     with pytest.raises(ValueError, match="is damaged or lacks one of"):
         read_images("cifar10", tmp_path)
     path.unlink()
-    with pytest.raises(AssetMissing, match="train a ResNet-20 on CIFAR-10 and save .*which must be trained first"):
+    with pytest.raises(AssetMissing, match=r"train a ResNet-20 on CIFAR-10 and save .*which must be trained first"):
         read_images("cifar10", tmp_path)
 
 
