@@ -74,7 +74,7 @@ def doob_drift(process: OrnsteinUhlenbeck, sigma: float, u: ArrayLike, t: float,
 
 def marginal_mean(process: OrnsteinUhlenbeck, mu: ArrayLike, t: ArrayLike) -> Floats:
     """m_t = exp(-lam t) mu, with or without the bridge: it solves m' = -(lam + c) m + c a mu for every c."""
-    return process.decay(t) * np.asarray(mu, dtype=float)
+    return np.asarray(process.decay(t) * np.asarray(mu, dtype=float))
 
 
 def marginal_variance(process: OrnsteinUhlenbeck, sigma: ArrayLike, steps: int = FINE_STEPS, doob: bool = True) -> Floats:

@@ -81,6 +81,7 @@ def cholesky(gram: Tensor, variance: Tensor, jitter: float = JITTER, name: str =
     eye = torch.eye(gram.shape[-1], dtype=gram.dtype, device=gram.device)
     amount = torch.full_like(variance, jitter)
     while True:
+        factor: Tensor
         factor, info = torch.linalg.cholesky_ex(gram + (amount * variance)[:, None, None] * eye)
         failed = info > 0
         if not bool(failed.any()):
