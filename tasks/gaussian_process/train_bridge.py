@@ -25,6 +25,7 @@ from tasks.gaussian_process.experiment import (
     read_warm,
     report,
     run_stage,
+    set_items,
     tables,
 )
 from tasks.gaussian_process.problem import Problem
