@@ -133,7 +133,7 @@ def _one(item: _Arm) -> Outcome:
     if variant.warm and variant.architecture:
         load_shared(model, warm_state(problem, architecture, params.fit, item.seeds, params.warm_steps)[0])
     elif variant.warm:
-        load_shared(model, read_warm(item.warm, item.name))
+        load_shared(model, read_warm(item.warm, item.name, len(item.seeds)))
     before = time.perf_counter()
     done = fit_model(model, problem, fit, item.steps, item.seeds)
     arm = f"{item.method}_{item.variant}"

@@ -164,18 +164,22 @@ def warm_file(name: str) -> str:
     return f"{name}.safetensors"
 
 
-def read_warm(folder: Path, name: str) -> dict[str, Tensor]:
-    """The warm start of a data set, all seeds.
+def read_warm(folder: Path, name: str, seeds: int) -> dict[str, Tensor]:
+    """The warm start of a data set for seeds 0 to `seeds` - 1.
 
     Raises:
         FileNotFoundError: if the warm-start stage did not have this set.
+        ValueError: if it had fewer seeds.
     """
     from safetensors.torch import load_file
 
     path = folder / warm_file(name)
     if not path.is_file():
         raise FileNotFoundError(f"{path} is missing; name {name!r} in the parameters of `warmstart`")
-    return dict(load_file(path))
+    state = {key: value[:seeds] for key, value in load_file(path).items()}
+    if (found := min(len(value) for value in state.values())) < seeds:
+        raise ValueError(f"{path} holds {found} seeds, but {seeds} are asked for; give `warmstart` as many")
+    return state
 
 
 def tables(arm: str, name: str, seeds: Sequence[int], fit: Fit) -> tuple[pd.DataFrame, pd.DataFrame]:
@@ -225,12 +229,12 @@ def run_stage(work: Callable[[W], Outcome], items: Sequence[W], device: str, out
 
 
 def report(outcome: Outcome, arms: Iterable[str]) -> Metrics:
-    """Metrics `<quantity>.<data>` of a single arm, or `<arm>.<quantity>.<data>` of several."""
-    wanted = list(arms)
+    """Metrics `fit_<arm>.<quantity>.<data>` of the quantities in `REPORTED`."""
+    wanted = set(arms)
     metrics: Metrics = {}
     for arm, name, quantity, values in groups(outcome.runs):
         if arm in wanted and quantity in REPORTED:
-            metrics |= summarise(f"{quantity}.{name}" if len(wanted) == 1 else f"{arm}.{quantity}.{name}", values)
+            metrics |= summarise(f"fit_{arm}.{quantity}.{name}", values)
     return metrics
 
 

@@ -51,7 +51,7 @@ def _gradients(item: Work, method: str, move: bool = False) -> tuple[torch.Tenso
     assert isinstance(params, IdentityParams)
     problem, bridge = item.problem(), params.bridge.model_copy(update={"center": CENTERS[method]})
     model = bridge_model(problem, params.architecture, item.seeds, bridge)
-    load_shared(model, read_warm(item.warm, item.name))
+    load_shared(model, read_warm(item.warm, item.name, len(item.seeds)))
     _perturb(model, item.seeds, params.scale, problem, move)
     streams = SeedStreams(item.seeds, NOISE, str(problem.x.device), problem.x.dtype)
     rows = min(params.fit.batch, problem.rows)

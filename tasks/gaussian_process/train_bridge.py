@@ -82,7 +82,7 @@ def _one(item: Work) -> Outcome:
     problem = item.problem()
     bridge = params.bridge.model_copy(update={"center": CENTERS[params.method]})
     model = bridge_model(problem, params.architecture, item.seeds, bridge)
-    load_shared(model, read_warm(item.warm, item.name))
+    load_shared(model, read_warm(item.warm, item.name, len(item.seeds)))
     if params.method == "frozen":
         freeze_amortisers(model)
     before = time.perf_counter()

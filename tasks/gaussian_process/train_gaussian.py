@@ -21,7 +21,7 @@ def train(params: TrainParams, inputs: Inputs, out: Path, log: Log) -> Metrics:
 def _one(item: Work) -> Outcome:
     problem = item.problem()
     model = gaussian_model(problem, item.params.architecture, item.seeds)
-    load_shared(model, read_warm(item.warm, item.name))
+    load_shared(model, read_warm(item.warm, item.name, len(item.seeds)))
     before = time.perf_counter()
     fit = fit_model(model, problem, item.params.fit, item.steps, item.seeds)
     return Outcome(*tables(ARM, item.name, item.seeds, fit), {f"{ARM}_{item.name}": (time.perf_counter() - before) / item.steps})
