@@ -40,7 +40,7 @@ class FitParams(Params):
         schedule: of the learning rate.
         curve: how often test scores are taken along the way.
         curve_draws: posterior draws for these.
-        draws: posterior draws for the scores at the end.
+        draws: posterior draws for the scores at the end; 0 leaves them out.
         objective: `elbo`, or `dsm`, the denoising-score loss of the published script in place of the divergence.
     """
 
@@ -51,7 +51,7 @@ class FitParams(Params):
     schedule: Schedule = "constant"
     curve: int = Field(20, ge=0)
     curve_draws: int = Field(32, ge=1)
-    draws: int = Field(100, ge=1)
+    draws: int = Field(100, ge=0)
     objective: Literal["elbo", "dsm"] = "elbo"
 
 
@@ -136,7 +136,7 @@ def train(
 
     descend(loss, trained, steps, rate=params.rate, schedule=params.schedule, after=after)
     elbo = torch.stack(history).cpu().double().numpy()
-    return Fit(elbo, _parts(last), curve, scores(params.draws))
+    return Fit(elbo, _parts(last), curve, scores(params.draws) if params.draws else {})
 
 
 class _Known(torch.autograd.Function):

@@ -46,7 +46,7 @@ def gaussian_model(problem: Problem, architecture: Architecture, seeds: list[int
 def warm_state(problem: Problem, architecture: Architecture, fit: FitParams, seeds: list[int], steps: int) -> tuple[dict[str, Tensor], Fit]:
     """Kernels, inducing inputs and noise after `steps` steps of DSVI, and how that went."""
     model = gaussian_model(problem, architecture, seeds)
-    done = train(model, problem, fit.model_copy(update={"curve": 0}), steps, seeds, VARIANT)
+    done = train(model, problem, fit.model_copy(update={"curve": 0, "draws": 0}), steps, seeds, VARIANT)
     return shared_state(model), done
 
 
