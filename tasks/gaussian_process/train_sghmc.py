@@ -55,7 +55,7 @@ def _one(item: Work) -> Outcome:
     assert isinstance(params, SghmcTrainParams)
     problem = item.problem()
     model = sampled_model(problem, params, item.seeds)
-    load_shared(model, read_warm(item.warm, item.name))
+    load_shared(model, read_warm(item.warm, item.name, len(item.seeds)))
     before = time.perf_counter()
     fit = fit_model(model, problem, params.fit, item.steps, item.seeds)
     seconds = {f"{ARM}_{item.name}": (time.perf_counter() - before) / item.steps}
