@@ -171,7 +171,7 @@ def reverse_chain(
 
     `exact` has the marginals N(m_t, kappa_t) at every step, for any K: I_k = int g^2 / kappa, gain psi_k =
     sqrt(kappa_{k+1} / kappa_k) exp(-I_k / 2), variance nu_k = kappa_{k+1} (1 - exp(-I_k)). `euler` is Euler-Maruyama with the
-    score -(U - m_t) / kappa_t; its end moments are those of the recursion itself, not of the process that it approximates.
+    score -(U - m_t) / kappa_t and the drift that goes with these marginals; its end moments are those of the recursion itself, not of the process that it approximates.
 
     Raises:
         ValueError: for K < 1, sigma that is not positive, or an unknown integrator.
@@ -186,8 +186,12 @@ def reverse_chain(
     if integrator != "euler":
         raise ValueError(f"unknown integrator {integrator!r}; known: exact, euler")
     dt = 1.0 / steps
-    pull_rate = dt * process.g**2 / at.kappa[..., :-1]
-    gain, pull = 1 + dt * process.lam - pull_rate, pull_rate * at.decay[:-1]
+    kappa, decay, rate = at.kappa[..., :-1], at.decay[:-1], np.asarray(process.lam)
+    if doob:  # the linear drift with which a diffusion has the variances of the bridge
+        c = doob_coefficient(process, sigma, at.times[:-1])
+        rate = process.lam + c * (1 - decay * sigma**2 / kappa)
+    gain = 1 + dt * rate - dt * process.g**2 / kappa
+    pull = (1 + dt * process.lam - gain) * decay
     spread = np.full(steps, process.g * dt**0.5)
     mean, variance = np.asarray(at.decay[0]), at.kappa[..., 0]
     for k in range(steps):
