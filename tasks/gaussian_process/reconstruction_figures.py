@@ -38,8 +38,7 @@ def examples(images: MaskedImages, reconstructions: Mapping[str, np.ndarray], co
     rows = {"image": images.images, "observed": np.where(images.observed, images.images, np.nan), **reconstructions}
     tall, wide = SHAPES[pixels]
     drawn, axes = figure(8.0, len(rows) * 7.2 / count * tall / wide, len(rows), count, squeeze=False)
-    colours = matplotlib.colormaps["gray"].copy()
-    colours.set_bad(HIDDEN)
+    colours = matplotlib.colormaps["gray"].with_extremes(bad=HIDDEN)
     low, high = images.images.min(), images.images.max()
     for line, (name, pictures) in zip(axes, rows.items(), strict=True):
         for axis, picture in zip(line, pictures, strict=False):
