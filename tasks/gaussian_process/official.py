@@ -122,7 +122,10 @@ def read_table(name: str, folder: Path) -> Rows:
     if name not in LAYOUTS:
         raise KeyError(f"unknown data set {name!r}; known: {', '.join(sorted(LAYOUTS))}")
     layout = LAYOUTS[name]
-    path = _present(folder / layout.file, layout.source)
+    path = folder / layout.file
+    if layout.separator == "arff" and not path.is_file() and path.with_suffix(".csv").is_file():
+        path = path.with_suffix(".csv")  # OpenML offers both
+    _present(path, layout.source)
     try:
         frame = _frame(path, layout)
     except (ValueError, KeyError, OSError, EOFError, ImportError) as error:
@@ -173,6 +176,8 @@ def _frame(path: Path, layout: Layout) -> pd.DataFrame:
     if layout.separator == "excel":
         frame = pd.read_excel(path, header=header)
         return frame.dropna(axis=0, how="all").dropna(axis=1, how="all")
+    if path.suffix == ".csv" and layout.separator == "arff":
+        return pd.read_csv(path)
     if layout.separator == "arff":
         lines = path.read_text(encoding="utf-8").splitlines()
         start = next((i for i, line in enumerate(lines) if line.strip().lower() == "@data"), None)

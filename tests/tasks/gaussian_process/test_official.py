@@ -120,6 +120,14 @@ def test_the_old_excel_format_is_asked_of_its_reader(tmp_path, monkeypatch):
     assert asked == {"path": tmp_path / "Concrete_Data.xls", "header": 0}
 
 
+def test_kin8nm_is_read_as_csv_where_there_is_no_arff(tmp_path):
+    frame = published("kin8nm").set_axis([*(f"theta{i}" for i in range(1, 9)), "y"], axis=1)
+    frame.to_csv(tmp_path / "kin8nm.csv", index=False)
+    rows = read_table("kin8nm", tmp_path)
+    np.testing.assert_allclose(rows.target, frame["y"])
+    assert rows.features.shape == (ROWS, 8)
+
+
 def test_cancelled_flights_go_and_other_columns_too(tmp_path):
     frame = published("airline")
     frame.loc[5, "ArrDelay"] = np.nan
