@@ -1,13 +1,15 @@
 """Training stage of image reconstruction: DSVI, DDVI and DBVI fill in hidden pixels, from a common warm start.
 
 Arms share kernels, inducing inputs, latent coordinates and noise at the start (a few steps of DSVI), images, masks, minibatches and
-steps. `mean_image` predicts every hidden pixel from the images that show it. Metrics are called `<arm>.<quantity>.masked_<set>`.
+steps. `frozen` is DBVI with its amortiser frozen at zero and noise of its own: the negative control. `mean_image` predicts every hidden
+pixel from the images that show it. Metrics are called `<arm>.<quantity>.masked_<set>`.
 """
 
 from __future__ import annotations
 
 import time
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from typing import Any, Literal
 
@@ -28,13 +30,13 @@ from tasks.gaussian_process.masked_images import MaskedImages, load_masked
 from tasks.gaussian_process.reconstruction import LatentDeepGP, build_latent, image_numbers, judge_hidden, judge_mean_image
 from tasks.gaussian_process.reconstruction_figures import examples
 from tasks.gaussian_process.streams import SeedStreams
-from tasks.gaussian_process.train_bridge import WEIGHTS
+from tasks.gaussian_process.train_bridge import CENTERS, WEIGHTS, freeze_amortisers
 from tasks.gaussian_process.training import TEST, FitParams
 from tasks.gaussian_process.training import train as fit_model
 from tasks.gaussian_process.warmstart import VARIANT
 
-Arm = Literal["dsvi", "ddvi", "dbvi"]
-ARMS: tuple[Arm, ...] = ("dsvi", "ddvi", "dbvi")
+Arm = Literal["dsvi", "ddvi", "frozen", "dbvi"]
+ARMS: tuple[Arm, ...] = ("dsvi", "ddvi", "frozen", "dbvi")
 MEAN_IMAGE = "mean_image"
 SHOWN = 8
 """Images in the figure."""
@@ -113,10 +115,10 @@ def train(params: ReconstructionParams, inputs: Inputs, out: Path, log: Log) -> 
     for arm, quantities in values.items():
         for quantity, by_seed in quantities.items():
             metrics |= summarise(f"{arm}.{quantity}.{name}", by_seed)
-    for other in ("ddvi", "dsvi"):
+    for arm, other in product(("dbvi", "frozen"), ("ddvi", "dsvi")):
         for quantity in ("rmse", "nll", "elbo"):
-            a, b = f"dbvi.{quantity}.{name}", f"{other}.{quantity}.{name}"
-            metrics |= paired(f"{a}-{b}", values["dbvi"][quantity], values[other][quantity])
+            a, b = f"{arm}.{quantity}.{name}", f"{other}.{quantity}.{name}"
+            metrics |= paired(f"{a}-{b}", values[arm][quantity], values[other][quantity])
     pictures = {arm.upper(): found[arm].pictures for arm in ("ddvi", "dbvi")}
     log.figure("reconstruction", examples(images[0], pictures, min(SHOWN, len(images[0].images))))
     log.timing(**{f"train_ms_per_step_{arm}_{name}": 1000 * found[arm].seconds for arm in ARMS})
@@ -135,7 +137,7 @@ def _write(out: Path, name: str, values: dict[str, dict[str, np.ndarray]]) -> No
 
 def _model(job: _Job, images: list[MaskedImages]) -> LatentDeepGP:
     params, streams = job.params, SeedStreams(job.seeds, WEIGHTS)
-    bridge = params.bridge.model_copy(update={"center": "amortised" if job.arm == "dbvi" else "zero"})
+    bridge = params.bridge.model_copy(update={"center": CENTERS.get(job.arm, "zero")})
 
     def posterior(inducing: int, features: int, outputs: int) -> nn.Module:
         if job.arm == "dsvi":
@@ -157,8 +159,11 @@ def _one(job: _Job) -> _Done:
     model = _model(job, images)
     if job.start is not None:
         load_shared(model, job.start)
+    if job.arm == "frozen":
+        freeze_amortisers(model)
     before = time.perf_counter()
-    fit = fit_model(model, image_numbers(images, job.params.device), _unscored(job.params.fit), job.params.steps, job.seeds)
+    variant = int(job.arm == "frozen")
+    fit = fit_model(model, image_numbers(images, job.params.device), _unscored(job.params.fit), job.params.steps, job.seeds, variant)
     seconds = (time.perf_counter() - before) / job.params.steps
     scores = judge_hidden(model, images, job.params.draws, SeedStreams(job.seeds, TEST, job.params.device))
     found: dict[str, Any] = fit.final()

@@ -44,12 +44,16 @@ def test_all_arms_are_reported_and_a_second_run_is_the_same(inputs, tmp_path):
     metrics = train(PARAMS, inputs, tmp_path / "a", log)
     assert log.names == ["reconstruction"]
     runs = read_parquet(tmp_path / "a/runs.parquet")
-    assert set(runs["arm"]) == {"dsvi", "ddvi", "dbvi", "mean_image"}
+    assert set(runs["arm"]) == {"dsvi", "ddvi", "frozen", "dbvi", "mean_image"}
     assert set(runs["data"]) == {"masked_digits"}
-    for arm in ("dsvi", "ddvi", "dbvi"):
+    for arm in ("dsvi", "ddvi", "frozen", "dbvi"):
         part = runs[(runs["arm"] == arm) & (runs["quantity"] == "rmse")].sort_values("seed")["value"]
         assert metrics[f"{arm}.rmse.masked_digits"] == pytest.approx(part.mean())
         assert metrics[f"{arm}.rmse.masked_digits.n"] == 2
+    frozen = runs[(runs["arm"] == "frozen") & (runs["quantity"] == "elbo")]["value"].to_numpy()
+    fixed = runs[(runs["arm"] == "ddvi") & (runs["quantity"] == "elbo")]["value"].to_numpy()
+    assert (frozen != fixed).all()  # noise of its own
+    np.testing.assert_allclose(frozen, fixed, rtol=0.1)
     pair = "dbvi.elbo.masked_digits", "ddvi.elbo.masked_digits"
     assert metrics[f"{pair[0]}-{pair[1]}"] == pytest.approx(metrics[pair[0]] - metrics[pair[1]])
     assert np.isfinite(list(metrics.values())).all()
@@ -57,8 +61,8 @@ def test_all_arms_are_reported_and_a_second_run_is_the_same(inputs, tmp_path):
     assert (tmp_path / "a/runs.parquet").read_bytes() == (tmp_path / "b/runs.parquet").read_bytes()
 
 
-def test_a_frozen_start_and_no_path_make_the_arms_equal_where_they_should_be(inputs, tmp_path):
-    # Before its first step DBVI's mean is zero: with sigma, masks and noise shared, one step of both arms sees the same bound.
+def test_before_its_first_step_dbvi_is_ddvi(inputs, tmp_path):
+    # mu starts at zero; with sigma, masks, minibatches and noise shared, both arms' first bound is the same number.
     metrics = train(PARAMS.model_copy(update={"steps": 1}), inputs, tmp_path, NullLog())
     assert metrics["dbvi.elbo.masked_digits"] == pytest.approx(metrics["ddvi.elbo.masked_digits"], rel=1e-6)
 
