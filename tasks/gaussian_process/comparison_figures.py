@@ -27,8 +27,9 @@ NAMES = {
     "frozen": "DBVI, amortiser frozen",
     "ipvi": "IPVI",
     "sghmc": "SGHMC",
+    "dsvi_gpytorch": "DSVI by GPyTorch",
 }
-SHADES = dict(zip(NAMES, (COLOURS[6], COLOURS[1], COLOURS[0], COLOURS[2], COLOURS[7], COLOURS[3], COLOURS[4]), strict=True))
+SHADES = dict(zip(NAMES, (COLOURS[6], COLOURS[1], COLOURS[0], COLOURS[2], COLOURS[7], COLOURS[3], COLOURS[4], COLOURS[5]), strict=True))
 SIGMAS = {"sigma_01": 0.1, "base": 0.3, "sigma_1": 1.0}
 STEPS = {"k1": 1, "k2": 2, "k5": 5, "base": 10, "k20": 20}
 VARIANT_NAMES = {

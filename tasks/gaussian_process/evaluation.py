@@ -116,10 +116,11 @@ def summaries(table: Table) -> Metrics:
 
 
 def comparisons(table: Table) -> Metrics:
-    """Paired differences: from DDVI, of DBVI from DSVI, and of DBVI from the free mean vector."""
+    """Paired differences: from DDVI, of DBVI (and its control) from the other methods, and of GPyTorch's DSVI from ours."""
     arms = {arm for arm, _, _ in table}
     pairs = [(arm, REFERENCE) for arm in sorted(arms - {REFERENCE})]
     pairs += [(arm, other) for arm in ("dbvi", "frozen") for other in ("dsvi", "mean_vector", "ipvi", "sghmc")]
+    pairs.append(("dsvi_gpytorch", "dsvi"))
     metrics: Metrics = {}
     for (arm, quantity, name), values in table.items():
         if quantity not in COMPARED and name != "pooled":

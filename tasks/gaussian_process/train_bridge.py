@@ -5,6 +5,7 @@ The last is the negative control: DBVI's code and parameters with its key idea s
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -39,8 +40,8 @@ CENTERS: dict[str, Literal["amortised", "zero", "vector"]] = {
     "mean_vector": "vector",
     "frozen": "amortised",
 }
-WEIGHTS = 7
-"""Purpose of the stream of initial weights."""
+WEIGHTS = 700
+"""Purpose of the stream of initial weights of the first layer; deeper ones follow."""
 
 
 class BridgeTrainParams(TrainParams):
@@ -57,9 +58,10 @@ class BridgeTrainParams(TrainParams):
 
 def bridge_model(problem: Problem, architecture: Architecture, seeds: list[int], bridge: BridgeParams) -> DeepGP:
     """An untrained deep GP with diffusion posteriors; equal seeds give equal weights of the corrections whatever the center."""
-    streams = SeedStreams(seeds, WEIGHTS)
+    purposes = itertools.count(WEIGHTS)  # a stream per layer: an amortiser's weights must not shift those of the next layer
 
     def posterior(inducing: int, features: int, outputs: int, factor: Callable[[], Tensor]) -> BridgePosterior:
+        streams = SeedStreams(seeds, next(purposes))
         return BridgePosterior(inducing, features, outputs, bridge, streams, None if bridge.whiten else factor)
 
     return new_model(problem, architecture, seeds, posterior)

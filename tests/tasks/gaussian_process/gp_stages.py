@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import typing
 from importlib import import_module
 from pathlib import Path
@@ -35,10 +36,11 @@ class KeepingLog(NullLog):
         self.steps.add(step)
 
 
-def run(root: Path, profile: str = "smoke", log: KeepingLog | None = None) -> dict[str, dict[str, float]]:
-    """Metrics by stage; the declaration lists stages in an order in which they can run."""
+def run(root: Path, log: KeepingLog | None = None, profile: str = "smoke", in_a_pool: str = "") -> dict[str, dict[str, float]]:
+    """Metrics by stage; the declaration lists stages in an order in which they can run. One stage may use a pool of two processes."""
     log, metrics = log or KeepingLog(), {}
-    for stage, name, fixed in ((stage, *variant) for stage in paper.stages for variant in stage.variants()):
+    for name, fixed in [variant for stage in paper.stages for variant in stage.variants()]:
+        stage = paper.stage(name)
         section: Any = SECTIONS
         for key in params_path(paper.slug, profile, stage.name):
             section = section[key]
@@ -48,6 +50,7 @@ def run(root: Path, profile: str = "smoke", log: KeepingLog | None = None) -> di
         needed = [other for other in paper.stages if other.name in stage.needs]
         needs = {full: root / full for other in needed for full, _ in other.variants()}
         (root / name).mkdir(parents=True)
+        os.environ["PAPERS_THREADS"] = "2" if name == in_a_pool else "1"
         metrics[name] = node(params, Inputs(needs), root / name, log)
     return metrics
 

