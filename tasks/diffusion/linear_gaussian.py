@@ -171,7 +171,8 @@ def reverse_chain(
 
     `exact` has the marginals N(m_t, kappa_t) at every step, for any K: I_k = int g^2 / kappa, gain psi_k =
     sqrt(kappa_{k+1} / kappa_k) exp(-I_k / 2), variance nu_k = kappa_{k+1} (1 - exp(-I_k)). `euler` is Euler-Maruyama with the
-    score -(U - m_t) / kappa_t and the drift that goes with these marginals; its end moments are those of the recursion itself, not of the process that it approximates.
+    score -(U - m_t) / kappa_t and the drift that goes with these marginals; its end moments are those of the recursion
+    itself, not of the process that it approximates.
 
     Raises:
         ValueError: for K < 1, sigma that is not positive, or an unknown integrator.
