@@ -127,6 +127,10 @@ class ReferenceDeepGP(GPyTorchDeepGP):  # type: ignore[misc]
         bound: Tensor = objective(self(x, noise), y)
         return bound
 
+    def divergence(self) -> float:
+        """KL divergence of all layers' posteriors from their priors, in nats."""
+        return float(self.variational_strategy.kl_divergence().item())
+
     @property
     def widths(self) -> list[int]:
         """Outputs of the hidden layers, for the noise."""

@@ -17,6 +17,7 @@ from tasks.common.node import Inputs, Log, Metrics
 from tasks.gaussian_process import predictive_metrics as scores
 from tasks.gaussian_process.experiment import Outcome, TrainParams, Work, load_shared, read_warm, report, run_stage, set_items
 from tasks.gaussian_process.gpytorch_reference import ReferenceDeepGP, predict
+from tasks.gaussian_process.prediction import OUTLYING
 from tasks.gaussian_process.streams import SeedStreams
 from tasks.gaussian_process.training import LAST_STEPS, NOISE, ROWS, TEST
 from tasks.gaussian_process.warmstart import gaussian_model
@@ -63,6 +64,7 @@ def _one(job: tuple[Work, int]) -> Outcome:
     test_noise = draws(test, fit.draws, problem.x_test.shape[1])
     found = _judged(model, problem.x_test[at], problem.y_test[at], problem.y_sd[at], test_noise)
     found["elbo"] = -losses[-LAST_STEPS:].mean()
+    found["kl"] = np.asarray(model.divergence())
     runs = pd.DataFrame([(ARM, item.name, seed, q, float(v)) for q, v in found.items()], columns=RUNS)
     curves = pd.DataFrame([(ARM, item.name, seed, item.steps, "elbo", float(found["elbo"]))], columns=CURVES)
     return Outcome(runs, curves, {f"{ARM}_{item.name}": seconds})
@@ -77,4 +79,5 @@ def _judged(model: ReferenceDeepGP, x: Tensor, y: Tensor, sd: float, noise: list
         "rmse_sd": error,
         "nll": scores.mixture_nll(mean, variance, targets, sd),
         "coverage": scores.mixture_coverage(mean, variance, targets),
+        "outlying": (np.abs(mean).max(axis=1) > OUTLYING).mean(),
     }

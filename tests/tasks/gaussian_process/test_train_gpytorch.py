@@ -28,6 +28,8 @@ def test_it_follows_our_own_implementation_from_the_same_start(steps, tolerance,
     ours = train_gaussian.train(params(steps), small_inputs, tmp_path / "ours", NullLog())
     assert theirs["fit_dsvi_gpytorch.elbo.concrete"] == pytest.approx(ours["fit_dsvi.elbo.concrete"], abs=tolerance)
     assert theirs["fit_dsvi_gpytorch.rmse.concrete"] == pytest.approx(ours["fit_dsvi.rmse.concrete"], rel=0.1)
+    assert theirs["fit_dsvi_gpytorch.outlying.concrete"] == 0.0
+    assert theirs["fit_dsvi_gpytorch.kl.concrete"] > 0.0
     assert theirs["fit_dsvi_gpytorch.nll.concrete"] == pytest.approx(ours["fit_dsvi.nll.concrete"], abs=0.1)
 
 
