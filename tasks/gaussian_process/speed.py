@@ -42,19 +42,20 @@ class SpeedParams(TrainParams):
     timed_steps: int = Field(10, ge=1)
 
 
-def training_step(model: DeepGP, problem: Problem, batch: int, samples: int) -> Callable[[], None]:
-    """A function that takes one step of Adam on the bound of the first `batch` rows."""
+def training_step(model: DeepGP, problem: Problem, batch: int, samples: int, rate: float = 1e-3) -> Callable[[], None]:
+    """A function that takes one step of Adam on the bound of `batch` random rows."""
     streams = SeedStreams([0] * problem.x.shape[0], 0, str(problem.x.device), problem.x.dtype)
-    optimiser = torch.optim.Adam(model.parameters(), lr=1e-3)
-    rows = min(batch, problem.rows)
-    x, y = problem.x[:, :rows], problem.y[:, :rows]
+    optimiser = torch.optim.Adam(model.parameters(), lr=rate)
+    every = torch.arange(problem.x.shape[0], device=problem.x.device)[:, None]
 
     def step() -> None:
         optimiser.zero_grad(set_to_none=True)
-        loss = -model.bound(x, y, problem.rows, samples, streams).per_datum.sum()
-        torch.autograd.backward(loss)
+        rows = streams.rows(problem.rows, batch)
+        bound = model.bound(problem.x[every, rows], problem.y[every, rows], problem.rows, samples, streams)
+        torch.autograd.backward(-bound.per_datum.sum())
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 10.0)
         optimiser.step()
-        if x.is_cuda:
+        if problem.x.is_cuda:
             torch.cuda.synchronize()
 
     return step
