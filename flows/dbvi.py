@@ -81,8 +81,8 @@ def _baselines() -> list[str]:
     pairs += [(a, b) for a in ("dbvi", "frozen") for b in ("ipvi", "sghmc")]
     return [
         "{ipvi,sghmc}.{rmse,nll,coverage,early_log_rmse,steps_to_ddvi}.concrete",
-        "dsvi_gpytorch.{elbo,rmse,nll,coverage}.concrete",
-        *(f"{a}.{q}.concrete-{b}.{q}.concrete" for a, b in pairs for q in ("elbo", "rmse", "nll", "early_log_rmse")),
+        "dsvi_gpytorch.{elbo,kl,rmse,nll,coverage}.concrete",
+        *(f"{a}.{q}.concrete-{b}.{q}.concrete" for a, b in pairs for q in ("elbo", "kl", "rmse", "nll", "early_log_rmse")),
     ]
 
 
@@ -114,14 +114,14 @@ paper = Paper(
         "from a fixed Gaussian; here the start is a function of the inducing inputs, learned with the bound. The path that the "
         "diffusion has to learn becomes short, and the bound and the predictions better."
     ),
-    figures=("convergence", "errors", "divergence", "sweeps", "gaps", "marginals"),
+    figures=("convergence", "errors", "divergence", "sweeps", "gaps", "step", "marginals"),
     stages=[
         Stage(
             "prepare",
             "tasks.gaussian_process.datasets:prepare",
             budget_min=2,
             metrics_in={
-                profile: [f"{{rows,test_rows,features}}.{_braces((*REGRESSIONS[profile], *CLASSIFICATIONS[profile]))}"]
+                profile: [f"{{rows,test_rows,features}}.{_braces((*REGRESSIONS[profile], *CLASSIFICATIONS[profile], 'step'))}"]
                 for profile in PROFILES
             },
         ),
@@ -192,6 +192,16 @@ paper = Paper(
             budget_min=2,
             metrics=[*_baselines(), *_gaps()],
             metrics_in={profile: _scores(profile) for profile in PROFILES},
+        ),
+        Stage(
+            "evaluate-step",
+            "tasks.gaussian_process.step_function:evaluate",
+            needs=["prepare"],
+            budget_min=2,
+            metrics=[
+                "{dsvi,ddvi,dbvi}.{distance_to_sghmc,spread_to_sghmc}.step",
+                "dbvi.distance_to_sghmc.step-ddvi.distance_to_sghmc.step",
+            ],
         ),
         Stage(
             "evaluate-identity",

@@ -194,3 +194,39 @@ def _floor(curves: pd.DataFrame, name: str) -> float:
     late = part[part["step"] > 0.15 * part["step"].max()]
     means = late.groupby(["arm", "step"])["value"].mean()
     return float(means.min() - 0.1 * (means.max() - means.min()))
+
+
+def step_posteriors(x: np.ndarray, y: np.ndarray, grid: np.ndarray, samples: dict[str, np.ndarray]) -> Figure:
+    """Posteriors of f on a step: central 95 % bands by method above, marginals at two inputs below.
+
+    Args:
+        x: training inputs (N,).
+        y: training targets (N,).
+        grid: inputs (T,).
+        samples: of f at them by method, (S, T).
+    """
+    fig, axes = figure(9.0, 5.0, rows=2, columns=len(samples), squeeze=False)
+    places = [int(np.abs(grid - at).argmin()) for at in (0.0, 0.9)]
+    for axis, (arm, f) in zip(axes[0], samples.items(), strict=True):
+        lower, middle, upper = np.quantile(f, [0.025, 0.5, 0.975], axis=0)
+        axis.plot(x, y, ".", color="0.6", ms=3)
+        axis.fill_between(grid, lower, upper, color=SHADES[arm], alpha=0.25, lw=0)
+        axis.plot(grid, middle, color=SHADES[arm], lw=1.5)
+        for place in places:
+            axis.axvline(grid[place], color="k", lw=0.6, ls=":")
+        axis.set(title=NAMES[arm], xlabel="x", ylim=(-2.2, 2.2))
+    axes[0, 0].set_ylabel("f, 95 % band")
+    wide = axes[1, 0].get_gridspec()
+    for axis in axes[1]:
+        axis.remove()
+    half = len(samples) // 2
+    for spot, place in zip((wide[1, :half], wide[1, half:]), places, strict=True):
+        axis = fig.add_subplot(spot)
+        lo, hi = np.quantile(np.concatenate([f[:, place] for f in samples.values()]), [0.002, 0.998])
+        for arm, f in samples.items():
+            axis.hist(
+                f[:, place], np.linspace(lo, hi, 30).tolist(), density=True, histtype="step", color=SHADES[arm], lw=1.5, label=NAMES[arm]
+            )
+        axis.set(xlabel=f"f at x = {abs(grid[place]):.1f}", ylabel="density")
+    axis.legend(fontsize=8)
+    return fig
