@@ -1,7 +1,8 @@
 """What DSVI, DDVI and DBVI cost: time per training step side by side, how it grows, and the error reached in equal time.
 
 Everything runs in one process with one thread, methods taking turns, on one split of Concrete. Figures are medians of rounds; ratios are
-taken within a round. Runs for about two minutes on an idle core; `--rounds` and `--seconds` make it shorter.
+taken within a round. Seconds are the process's own, so that other work on the machine does not count. Runs for about two minutes on
+an idle core; `--rounds` and `--seconds` make it shorter.
 """
 
 from __future__ import annotations
@@ -60,9 +61,9 @@ def equal_time(problem: Problem, seconds: float) -> None:
     for mark in (seconds * share for share in (0.05, 0.1, 0.2, 0.4, 0.7, 1.0)):
         for name in METHODS:
             while spent[name] < mark:
-                before = time.perf_counter()
+                before = time.process_time()
                 steps[name]()
-                spent[name] += time.perf_counter() - before
+                spent[name] += time.process_time() - before
                 done[name] += 1
         errors = [judge(models[name], problem, 50, SeedStreams([0], 2))["rmse"][0] for name in METHODS]
         print(f"{mark:8.1f} " + " ".join(f"{e:7.2f}" for e in errors) + "  " + " ".join(str(done[name]) for name in METHODS))
