@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
-from itertools import product
+from itertools import count, product
 from pathlib import Path
 from typing import Any, Literal
 
@@ -136,13 +136,13 @@ def _write(out: Path, name: str, values: dict[str, dict[str, np.ndarray]]) -> No
 
 
 def _model(job: _Job, images: list[MaskedImages]) -> LatentDeepGP:
-    params, streams = job.params, SeedStreams(job.seeds, WEIGHTS)
+    params, purposes = job.params, count(WEIGHTS)  # a stream per layer, as in `train_bridge.bridge_model`
     bridge = params.bridge.model_copy(update={"center": CENTERS.get(job.arm, "zero")})
 
     def posterior(inducing: int, features: int, outputs: int) -> nn.Module:
         if job.arm == "dsvi":
             return GaussianPosterior(len(job.seeds), inducing, outputs)
-        return BridgePosterior(inducing, features, outputs, bridge, streams)
+        return BridgePosterior(inducing, features, outputs, bridge, SeedStreams(job.seeds, next(purposes)))
 
     return build_latent(images, params.inducing, params.depth, job.seeds, posterior, device=params.device)
 

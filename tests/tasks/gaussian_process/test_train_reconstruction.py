@@ -2,12 +2,15 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import torch
 from pydantic import ValidationError
 
 from tasks.common.formats import read_parquet
 from tasks.common.node import Inputs, NullLog
-from tasks.gaussian_process.datasets import PrepareParams, prepare
+from tasks.gaussian_process import train_reconstruction as reconstruction
+from tasks.gaussian_process.datasets import PrepareParams, masked_file, prepare
 from tasks.gaussian_process.diffusion_bridge import BridgeParams
+from tasks.gaussian_process.masked_images import load_masked
 from tasks.gaussian_process.train_reconstruction import ReconstructionParams, train
 from tasks.gaussian_process.training import FitParams
 
@@ -78,3 +81,11 @@ def test_impossible_parameters_are_refused():
     for change in ({"images": "faces"}, {"steps": 0}, {"inducing": 0}, {"draws": 0}):
         with pytest.raises(ValidationError, match=r"Input should be"):
             ReconstructionParams(**change)
+
+
+def test_arms_start_with_equal_corrections_in_every_layer(inputs):
+    # An amortiser draws its own weights after those of its layer's correction; they must not shift the next layer's.
+    images = [load_masked(inputs["prepare"] / masked_file("digits", seed)) for seed in range(2)]
+    fixed, learned = (reconstruction._model(reconstruction._Job(inputs["prepare"], PARAMS, arm), images) for arm in ("ddvi", "dbvi"))
+    for name, value in fixed.posteriors.named_parameters():
+        torch.testing.assert_close(learned.posteriors.get_parameter(name), value, rtol=0, atol=0)
