@@ -73,7 +73,8 @@ def test_tables_by_hand():
     assert set(curves["seed"]) == {5, 6}
 
 
-def test_stage_writes_sorted_tables_and_reports_means(tmp_path):
+def test_stage_writes_sorted_tables_and_reports_means(tmp_path, monkeypatch):
+    monkeypatch.setenv("PAPERS_THREADS", "1")  # `work` lives in this file, which other processes cannot import
     done = run_stage(work, [("b", 5.0), ("a", 1.0)], "cpu", tmp_path, NullLog())
     runs = pd.read_parquet(tmp_path / "runs.parquet")
     assert runs["arm"].tolist() == sorted(runs["arm"])
