@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from flows.engine.checks import Check, all_of, at_least, at_most, better_than
+from flows.engine.checks import Check, all_of, at_least, at_most, better_than, first_measured
 from flows.engine.declare import PROFILES, Claim, Control, Deviation, Paper, Profile, Stage
 
 REGRESSIONS: dict[Profile, tuple[str, ...]] = {
@@ -23,6 +23,9 @@ CLASSIFICATIONS: dict[Profile, tuple[str, ...]] = {
 }
 POOLED = ("concrete", "boston")
 """Sets on which claims are tested, in every profile."""
+
+IMAGES: dict[Profile, str] = {"cpu": "masked_digits", "smoke": "masked_digits", "gpu": "masked_frey"}
+"""What is reconstructed."""
 
 DIFFUSIONS = ("dbvi", "ddvi", "mean_vector", "frozen")
 COMPARED = ("elbo", "nll", "kl")
@@ -86,6 +89,13 @@ def _baselines() -> list[str]:
     ]
 
 
+def _reconstructions(images: str) -> list[str]:
+    """What the reconstruction of hidden pixels reports."""
+    pairs = [f"{a}.{q}.{images}-{b}.{q}.{images}" for a in ("dbvi", "frozen") for b in ("ddvi", "dsvi") for q in ("rmse", "nll", "elbo")]
+    scores = "{rmse,nll,coverage}"
+    return [f"{{dsvi,ddvi,frozen,dbvi}}.{{elbo,kl}}.{images}", f"{{dsvi,ddvi,frozen,dbvi,mean_image}}.{scores}.{images}", *pairs]
+
+
 def _gaps() -> list[str]:
     """DBVI minus DDVI by ablation, and how the gap differs from that of the base."""
     cells = [f"{q}.concrete" for q in ("elbo", "rmse")]
@@ -114,14 +124,17 @@ paper = Paper(
         "from a fixed Gaussian; here the start is a function of the inducing inputs, learned with the bound. The path that the "
         "diffusion has to learn becomes short, and the bound and the predictions better."
     ),
-    figures=("convergence", "errors", "divergence", "sweeps", "gaps", "step", "marginals"),
+    figures=("convergence", "errors", "divergence", "sweeps", "gaps", "step", "reconstruction", "marginals"),
     stages=[
         Stage(
             "prepare",
             "tasks.gaussian_process.datasets:prepare",
             budget_min=2,
             metrics_in={
-                profile: [f"{{rows,test_rows,features}}.{_braces((*REGRESSIONS[profile], *CLASSIFICATIONS[profile], 'step'))}"]
+                profile: [
+                    f"{{rows,test_rows,features}}.{_braces((*REGRESSIONS[profile], *CLASSIFICATIONS[profile], 'step'))}",
+                    f"{{images,hidden_share}}.{IMAGES[profile].removeprefix('masked_')}",
+                ]
                 for profile in PROFILES
             },
         ),
@@ -173,6 +186,14 @@ paper = Paper(
             budget_min=5,
             device="gpu",
             metrics=["fit_dsvi_gpytorch.{elbo,kl,rmse,nll,coverage,outlying}.concrete"],
+        ),
+        Stage(
+            "train-reconstruction",
+            "tasks.gaussian_process.train_reconstruction:train",
+            needs=["prepare"],
+            budget_min=5,
+            device="gpu",
+            metrics_in={profile: _reconstructions(images) for profile, images in IMAGES.items()},
         ),
         Stage(
             "train-ablations",
@@ -302,6 +323,20 @@ paper = Paper(
             why_scale="1,797 images of 8 x 8 pixels stand in for 60,000 larger ones: a gain of 0.2 points is not visible, a loss of one is",
             gpu_scale="toy",
             control=Control("training stops after a twentieth of the steps", swap={"dbvi": "unfinished"}),
+        ),
+        Claim(
+            "reconstruction",
+            "Hidden pixels of images are filled in with lower RMSE and NLL than by DDVI.",
+            paper_says="Frey faces, 75 % of the pixels hidden: RMSE 7.52 against 7.64, NLL 1.12 against 1.17",
+            check=first_measured(
+                *(
+                    better_than(f"dbvi.rmse.{images}", f"ddvi.rmse.{images}") & better_than(f"dbvi.nll.{images}", f"ddvi.nll.{images}")
+                    for images in ("masked_digits", "masked_frey")
+                )
+            ),
+            scale="toy",
+            why_scale="digits of 8 x 8 pixels with 75 % of them hidden stand in for faces of 20 x 28",
+            control=FROZEN,
         ),
         Claim(
             "sigma_explains_it",
