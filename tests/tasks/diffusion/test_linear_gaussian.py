@@ -188,3 +188,16 @@ def test_divergence_is_that_of_monte_carlo(vq, vp, distance):
 def test_impossible_values_are_refused(call, message):
     with pytest.raises(ValueError, match=message):
         call()
+
+
+@pytest.mark.parametrize("doob", [True, False])
+def test_moving_the_end_costs_the_same_for_any_number_of_steps(doob):
+    # A shift of the end by 1 is a sum of later gains times shifts; the cheapest corrections cost 1 / (2 sum of squared gains times nu).
+    costs = []
+    for steps in (1, 4, 20):
+        chain = reverse_chain(OrnsteinUhlenbeck(), 0.3, steps, doob)
+        after = np.array([np.prod(chain.gain[k + 1 :]) for k in range(steps)])
+        costs.append(0.5 / (after**2 * chain.shift**2 / chain.weight).sum())
+    np.testing.assert_allclose(costs, costs[0], rtol=2e-3)
+    forgotten = 1 - np.exp(-sampler_marginals(OrnsteinUhlenbeck(), 0.3, 4, doob).information.sum())
+    assert costs[0] == pytest.approx(0.5 / (0.09 * forgotten), rel=2e-3)
