@@ -11,6 +11,7 @@ from tasks.gaussian_process.diffusion_bridge import BridgeParams
 from tasks.gaussian_process.experiment import Work
 from tasks.gaussian_process.streams import SeedStreams
 from tasks.gaussian_process.train_bridge import BridgeTrainParams, bridge_model, freeze_amortisers, train
+from tasks.gaussian_process.training import train as fit_model
 
 SMALL = {**COMMON, "bridge": BridgeParams(steps=3, hidden=8, amortiser=8)}
 
@@ -69,6 +70,22 @@ def test_frozen_model_is_ddvi_in_bound_and_gradient(small_inputs):
     assert gradients.keys() == others.keys()
     for name in gradients:
         torch.testing.assert_close(gradients[name], others[name], atol=1e-6, rtol=0)
+
+
+def test_dbvi_goes_on_from_ddvi_and_does_not_fall_behind(small_inputs):
+    params = BridgeTrainParams(**SMALL)
+    problem = Work(small_inputs["prepare"], small_inputs["warmstart"], "concrete", params).problem()
+    fit = params.fit.model_copy(update={"curve": 0, "draws": 0})
+    start, reference, follower = (
+        bridge_model(problem, params.architecture, [0, 1], params.bridge.model_copy(update={"center": center}))
+        for center in ("zero", "zero", "amortised")
+    )
+    fit_model(start, problem, fit, 60, [0, 1])
+    for model in (reference, follower):
+        model.load_state_dict(start.state_dict(), strict=False)  # only the amortiser, which is at zero, is new
+    ddvi, dbvi = (fit_model(model, problem, fit, 80, [0, 1], variant=3) for model in (reference, follower))
+    np.testing.assert_allclose(dbvi.elbo[0], ddvi.elbo[0], rtol=1e-4)
+    assert (dbvi.final()["elbo"] >= ddvi.final()["elbo"] - 0.02).all()
 
 
 def test_unknown_method_is_refused():
