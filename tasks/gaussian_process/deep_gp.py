@@ -80,7 +80,9 @@ class DeepGP(nn.Module):
         """Inducing variables of every layer, drawn independently of each other."""
         return tuple(posterior.draw(layer.z, samples, streams) for layer, posterior in zip(self.layers, self.posteriors, strict=True))
 
-    def propagate(self, x: Tensor, inducing: Sequence[Inducing], samples: int, streams: SeedStreams) -> tuple[Tensor, Tensor]:
+    def propagate(
+        self, x: Tensor, inducing: Sequence[Inducing], samples: int, streams: SeedStreams, common_noise: bool = False
+    ) -> tuple[Tensor, Tensor]:
         """Mean and variance of the last layer's f, after one draw of f by row in every hidden layer.
 
         Args:
@@ -88,6 +90,7 @@ class DeepGP(nn.Module):
             inducing: per layer, e.g. `Inducing(V)` with V (R, S, M, d).
             samples: S.
             streams: noise of the hidden layers.
+            common_noise: the same draws for all rows: each row is distributed as before, but does not depend on the others.
 
         Returns:
             mean (R, S, B, d), variance (R, S, B, d or 1).
@@ -102,7 +105,7 @@ class DeepGP(nn.Module):
         for number, (layer, variables) in enumerate(zip(self.layers, inducing, strict=True)):
             mean, variance = layer.moments(h, variables)
             if number < len(self.layers) - 1:
-                noise = streams.normal(samples, x.shape[1], mean.shape[-1])
+                noise = streams.normal(samples, 1 if common_noise else x.shape[1], mean.shape[-1])
                 h = mean + variance.sqrt() * noise
         mean = mean.expand(-1, samples, -1, -1)
         return mean, variance.expand(-1, samples, -1, -1)

@@ -21,7 +21,12 @@ OUTLYING = 10.0
 
 @torch.no_grad()
 def predict(
-    model: DeepGP, x: Tensor, draws: int, streams: SeedStreams, inducing: Sequence[Inducing] | None = None
+    model: DeepGP,
+    x: Tensor,
+    draws: int,
+    streams: SeedStreams,
+    inducing: Sequence[Inducing] | None = None,
+    common_noise: bool = False,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Components of the predictive mixture.
 
@@ -31,6 +36,7 @@ def predict(
         draws: S, at least 1.
         streams: of the draws.
         inducing: per layer samples to use in place of draws from the model's posteriors.
+        common_noise: a row's result does not depend on which other rows x holds; see `DeepGP.propagate`.
 
     Returns:
         means and variances of f, (R, S, T, d), float64; for a Gaussian likelihood the variance holds the noise too.
@@ -41,7 +47,10 @@ def predict(
     if draws < 1:
         raise ValueError(f"draws must be at least 1, got {draws}")
     variables = model.draw(draws, streams) if inducing is None else inducing
-    parts = [model.propagate(part, variables, draws, streams) for part in torch.split(x, ROWS_AT_ONCE, dim=1)]
+    parts = [
+        model.propagate(part, variables, draws, streams.copy() if common_noise else streams, common_noise)
+        for part in torch.split(x, ROWS_AT_ONCE, dim=1)
+    ]
     mean = torch.cat([m for m, _ in parts], 2)
     variance = torch.cat([v.expand_as(m) for m, v in parts], 2)
     if hasattr(model.likelihood, "noise"):

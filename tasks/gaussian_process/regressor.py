@@ -13,6 +13,8 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import log_softmax, logsumexp, softmax
 from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
+from sklearn.utils import check_consistent_length, check_random_state
+from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from tasks.gaussian_process.deep_gp import DeepGP
@@ -48,7 +50,7 @@ class _DeepGPEstimator(BaseEstimator):  # type: ignore[misc]
         samples: int = 2,
         rate: float = 0.01,
         draws: int = 100,
-        random_state: int = 0,
+        random_state: int | np.random.RandomState | None = 0,
         device: str = "cpu",
     ) -> None:
         self.method = method
@@ -69,8 +71,9 @@ class _DeepGPEstimator(BaseEstimator):  # type: ignore[misc]
         """Train on standardised features and targets (numbers, or class numbers)."""
         if self.method not in METHODS:
             raise ValueError(f"unknown method {self.method!r}; known: {', '.join(METHODS)}")
+        self.seed_ = _seed(self.random_state)
         self.x_mean_, spread = x.mean(axis=0), x.std(axis=0)
-        self.x_scale_ = np.where(spread > 0, spread, 1.0)
+        self.x_scale_ = np.where(np.ptp(x, axis=0) > 0, spread, np.inf)  # a constant feature says nothing, whatever comes later
         inputs = self._inputs(x)
         targets = torch.as_tensor(y, device=self.device)[None]
         targets = targets.long() if classes else targets.float()
@@ -78,7 +81,7 @@ class _DeepGPEstimator(BaseEstimator):  # type: ignore[misc]
         # As many inducing inputs as rows at most: small tables are a person's right.
         architecture = Architecture(depth=self.depth, inducing=min(self.inducing, len(x)))
         fit = FitParams(batch=self.batch, samples=self.samples, rate=self.rate, curve=0, draws=0)
-        seeds = [int(self.random_state)]
+        seeds = [self.seed_]
         self.model_: DeepGP
         if self.method == "dsvi":
             self.model_ = gaussian_model(problem, architecture, seeds)
@@ -93,12 +96,22 @@ class _DeepGPEstimator(BaseEstimator):  # type: ignore[misc]
         return torch.as_tensor((x - self.x_mean_) / self.x_scale_, dtype=torch.float32, device=self.device)[None]
 
     def _components(self, x: ArrayLike) -> tuple[Floats, Floats]:
-        """Means and variances (S, n, d) for features (n, D), the same for every call."""
+        """Means and variances (S, n, d) for features (n, D), the same for every call and whatever other rows are asked for."""
         check_is_fitted(self, "model_")
         checked = validate_data(self, x, reset=False, dtype=float)
-        streams = SeedStreams([int(self.random_state)], PREDICT, self.device)
-        mean, variance = predict(self.model_, self._inputs(checked), self.draws, streams)
+        streams = SeedStreams([self.seed_], PREDICT, self.device)
+        mean, variance = predict(self.model_, self._inputs(checked), self.draws, streams, common_noise=True)
         return mean[0], variance[0]
+
+
+def _seed(random_state: int | np.random.RandomState | None) -> int:
+    """A number as it is; else one that scikit-learn's conventions give, new for every fit."""
+    if random_state is None or isinstance(random_state, np.random.RandomState):
+        return int(check_random_state(random_state).randint(2**31 - 1))
+    seed = int(random_state)
+    if not 0 <= seed < 2**32:
+        raise ValueError(f"random_state must lie in 0..{2**32 - 1}, got {seed}")
+    return seed
 
 
 class DeepGPRegressor(RegressorMixin, _DeepGPEstimator):  # type: ignore[misc]
@@ -116,7 +129,7 @@ class DeepGPRegressor(RegressorMixin, _DeepGPEstimator):  # type: ignore[misc]
         samples: posterior samples per step.
         rate: of Adam.
         draws: posterior draws per prediction.
-        random_state: seed.
+        random_state: seed; None for another result at every fit.
         device: torch device.
 
     Attributes:
@@ -138,11 +151,11 @@ class DeepGPRegressor(RegressorMixin, _DeepGPEstimator):  # type: ignore[misc]
     def fit(self, X: ArrayLike, y: ArrayLike) -> DeepGPRegressor:
         """Train on features (n, D) and targets (n,)."""
         x, targets = validate_data(self, X, y, dtype=float, y_numeric=True, ensure_min_samples=2)
-        self.y_mean_, sd = float(np.mean(targets)), float(np.std(targets))
-        if not sd > 0:
+        targets = np.asarray(targets, dtype=float)
+        self.y_mean_, self.y_sd_ = float(np.mean(targets)), float(np.std(targets))
+        if not (np.ptp(targets) > 0 and self.y_sd_ > 0):
             raise ValueError(f"y must vary, got {len(targets)} targets equal to {self.y_mean_}")
-        self.y_sd_ = sd
-        self._fit(x, (np.asarray(targets, dtype=float) - self.y_mean_) / sd, classes=0)
+        self._fit(x, (targets - self.y_mean_) / self.y_sd_, classes=0)
         return self
 
     def predict(self, X: ArrayLike, return_std: bool = False) -> Floats | tuple[Floats, Floats]:
@@ -168,9 +181,19 @@ class DeepGPRegressor(RegressorMixin, _DeepGPEstimator):  # type: ignore[misc]
         return lower, upper
 
     def score_samples(self, X: ArrayLike, y: ArrayLike) -> Floats:
-        """Log predictive density of each target (n,), in nats."""
+        """Log predictive density of each target (n,), in nats.
+
+        Raises:
+            ValueError: for another number of targets than rows, or targets that are not finite.
+        """
+        targets = np.asarray(y, dtype=float)
+        check_consistent_length(X, targets)
+        if targets.ndim != 1 or not np.isfinite(targets).all():
+            raise ValueError(
+                f"y must be finite numbers (n,), got shape {targets.shape} with {int((~np.isfinite(targets)).sum())} that are not"
+            )
         means, variances = self.predict_distribution(X)
-        squared = (np.asarray(y, dtype=float).reshape(1, -1) - means) ** 2
+        squared = (targets - means) ** 2
         return np.asarray(logsumexp(-0.5 * (np.log(2 * np.pi * variances) + squared / variances), axis=0) - np.log(len(means)))
 
 
@@ -190,6 +213,7 @@ class DeepGPClassifier(ClassifierMixin, _DeepGPEstimator):  # type: ignore[misc]
     def fit(self, X: ArrayLike, y: ArrayLike) -> DeepGPClassifier:
         """Train on features (n, D) and labels (n,) of at least two classes."""
         x, labels = validate_data(self, X, y, dtype=float, ensure_min_samples=2)
+        check_classification_targets(labels)
         self.classes_, numbers = np.unique(np.asarray(labels), return_inverse=True)
         if len(self.classes_) < 2:
             raise ValueError(f"y must hold at least two classes, got only {self.classes_[0]!r}")
@@ -202,15 +226,18 @@ class DeepGPClassifier(ClassifierMixin, _DeepGPEstimator):  # type: ignore[misc]
 
     def predict(self, X: ArrayLike) -> NDArray[Any]:
         """Most probable labels (n,)."""
-        return np.asarray(self.classes_[self.predict_proba(X).argmax(axis=1)])
+        best = self.predict_proba(X).argmax(axis=1)
+        return np.asarray(self.classes_[best])
 
     def score_samples(self, X: ArrayLike, y: ArrayLike) -> Floats:
         """Log predictive probability of each label (n,), in nats.
 
         Raises:
-            ValueError: for labels that were not seen in training.
+            ValueError: for labels that were not seen in training, or another number of labels than rows.
         """
+        check_is_fitted(self, "model_")
         labels = np.asarray(y)
+        check_consistent_length(X, labels)
         if not np.isin(labels, self.classes_).all():
             raise ValueError(f"y holds labels outside the classes {self.classes_.tolist()}")
         found = log_softmax(self._logits(X), axis=-1)[:, np.arange(len(labels)), np.searchsorted(self.classes_, labels)]
@@ -218,5 +245,5 @@ class DeepGPClassifier(ClassifierMixin, _DeepGPEstimator):  # type: ignore[misc]
 
     def _logits(self, x: ArrayLike) -> Floats:
         mean, variance = self._components(x)
-        noise = np.random.default_rng(int(self.random_state)).standard_normal(mean.shape)
+        noise = np.random.default_rng(self.seed_).standard_normal((len(mean), 1, mean.shape[2]))
         return mean + np.sqrt(variance) * noise

@@ -6,6 +6,7 @@ A seed's draws do not depend on which other seeds are in the batch.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from copy import copy
 
 import torch
 from torch import Tensor
@@ -36,6 +37,12 @@ class SeedStreams:
 
     def __len__(self) -> int:
         return len(self.generators)
+
+    def copy(self) -> SeedStreams:
+        """Streams that go on as these would."""
+        other = copy(self)
+        other.generators = [g.clone_state() for g in self.generators]
+        return other
 
     def normal(self, *shape: int) -> Tensor:
         """Standard normal numbers (R, *shape)."""

@@ -29,3 +29,12 @@ def test_rows_are_drawn_without_replacement():
 def test_no_seeds_are_refused():
     with pytest.raises(ValueError, match="at least one seed"):
         SeedStreams([])
+
+
+def test_a_copy_goes_on_as_the_original_and_does_not_move_it():
+    streams = SeedStreams([3, 4])
+    streams.normal(2)
+    other = streams.copy()
+    expected = other.normal(5)
+    assert torch.equal(streams.normal(5), expected)
+    assert not torch.equal(streams.normal(5), expected)
