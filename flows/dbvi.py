@@ -106,6 +106,12 @@ def _gaps() -> list[str]:
     return names + best
 
 
+def _baseline(name: str, module: str, **metrics: Any) -> Stage:
+    """The training stage of a method that is no diffusion."""
+    node = f"tasks.gaussian_process.train_{module}:train"
+    return Stage(f"train-{name}", node, needs=["prepare", "warmstart"], budget_min=5, device="gpu", **metrics)
+
+
 def _on_each(check: Any) -> Check:
     """The same check on every set of `POOLED`."""
     return all_of(*(check(name) for name in POOLED))
@@ -155,38 +161,10 @@ paper = Paper(
             over={"method": DIFFUSIONS},
             metrics_in=_fits(*DIFFUSIONS),
         ),
-        Stage(
-            "train-dsvi",
-            "tasks.gaussian_process.train_gaussian:train",
-            needs=["prepare", "warmstart"],
-            budget_min=5,
-            device="gpu",
-            metrics_in=_fits("dsvi"),
-        ),
-        Stage(
-            "train-ipvi",
-            "tasks.gaussian_process.train_ipvi:train",
-            needs=["prepare", "warmstart"],
-            budget_min=5,
-            device="gpu",
-            metrics=["fit_ipvi.{rmse,nll,coverage,outlying}.concrete"],
-        ),
-        Stage(
-            "train-sghmc",
-            "tasks.gaussian_process.train_sghmc:train",
-            needs=["prepare", "warmstart"],
-            budget_min=5,
-            device="gpu",
-            metrics=["fit_sghmc.{rmse,nll,coverage,outlying}.concrete"],
-        ),
-        Stage(
-            "train-gpytorch",
-            "tasks.gaussian_process.train_gpytorch:train",
-            needs=["prepare", "warmstart"],
-            budget_min=5,
-            device="gpu",
-            metrics=["fit_dsvi_gpytorch.{elbo,kl,rmse,nll,coverage,outlying}.concrete"],
-        ),
+        _baseline("dsvi", "gaussian", metrics_in=_fits("dsvi")),
+        _baseline("ipvi", "ipvi", metrics=["fit_ipvi.{rmse,nll,coverage,outlying}.concrete"]),
+        _baseline("sghmc", "sghmc", metrics=["fit_sghmc.{rmse,nll,coverage,outlying}.concrete"]),
+        _baseline("gpytorch", "gpytorch", metrics=["fit_dsvi_gpytorch.{elbo,kl,rmse,nll,coverage,outlying}.concrete"]),
         Stage(
             "train-reconstruction",
             "tasks.gaussian_process.train_reconstruction:train",

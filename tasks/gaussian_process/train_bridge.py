@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Literal
 
@@ -58,13 +58,17 @@ class BridgeTrainParams(TrainParams):
 
 def bridge_model(problem: Problem, architecture: Architecture, seeds: list[int], bridge: BridgeParams) -> DeepGP:
     """An untrained deep GP with diffusion posteriors; equal seeds give equal weights of the corrections whatever the center."""
-    purposes = itertools.count(WEIGHTS)  # a stream per layer: an amortiser's weights must not shift those of the next layer
+    streams = layer_streams(seeds)
 
     def posterior(inducing: int, features: int, outputs: int, factor: Callable[[], Tensor]) -> BridgePosterior:
-        streams = SeedStreams(seeds, next(purposes))
-        return BridgePosterior(inducing, features, outputs, bridge, streams, None if bridge.whiten else factor)
+        return BridgePosterior(inducing, features, outputs, bridge, next(streams), None if bridge.whiten else factor)
 
     return new_model(problem, architecture, seeds, posterior)
+
+
+def layer_streams(seeds: list[int]) -> Iterator[SeedStreams]:
+    """Streams of initial weights, one for each layer: an amortiser's weights must not shift those of the next layer."""
+    return (SeedStreams(seeds, purpose) for purpose in itertools.count(WEIGHTS))
 
 
 def freeze_amortisers(model: DeepGP) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
-from itertools import count, product
+from itertools import product
 from pathlib import Path
 from typing import Any, Literal
 
@@ -30,7 +30,7 @@ from tasks.gaussian_process.masked_images import MaskedImages, load_masked
 from tasks.gaussian_process.reconstruction import LatentDeepGP, build_latent, image_numbers, judge_hidden, judge_mean_image
 from tasks.gaussian_process.reconstruction_figures import examples
 from tasks.gaussian_process.streams import SeedStreams
-from tasks.gaussian_process.train_bridge import CENTERS, WEIGHTS, freeze_amortisers
+from tasks.gaussian_process.train_bridge import CENTERS, freeze_amortisers, layer_streams
 from tasks.gaussian_process.training import TEST, FitParams
 from tasks.gaussian_process.training import train as fit_model
 from tasks.gaussian_process.warmstart import VARIANT
@@ -136,13 +136,13 @@ def _write(out: Path, name: str, values: dict[str, dict[str, np.ndarray]]) -> No
 
 
 def _model(job: _Job, images: list[MaskedImages]) -> LatentDeepGP:
-    params, purposes = job.params, count(WEIGHTS)  # a stream per layer, as in `train_bridge.bridge_model`
+    params, streams = job.params, layer_streams(job.seeds)
     bridge = params.bridge.model_copy(update={"center": CENTERS.get(job.arm, "zero")})
 
     def posterior(inducing: int, features: int, outputs: int) -> nn.Module:
         if job.arm == "dsvi":
             return GaussianPosterior(len(job.seeds), inducing, outputs)
-        return BridgePosterior(inducing, features, outputs, bridge, SeedStreams(job.seeds, next(purposes)))
+        return BridgePosterior(inducing, features, outputs, bridge, next(streams))
 
     return build_latent(images, params.inducing, params.depth, job.seeds, posterior, device=params.device)
 
