@@ -17,9 +17,9 @@ REGRESSIONS: dict[Profile, tuple[str, ...]] = {
     "gpu": ("concrete", "boston", "energy", "power", "yacht", "kin8nm", "protein", "naval", "yearmsd"),
 }
 CLASSIFICATIONS: dict[Profile, tuple[str, ...]] = {
-    "cpu": ("digits",),
-    "smoke": ("digits",),
-    "gpu": ("digits", "mnist", "fashion_mnist", "cifar10"),
+    "cpu": ("digits", "mnist5k"),
+    "smoke": ("digits", "mnist5k"),
+    "gpu": ("digits", "mnist5k", "mnist", "fashion_mnist", "cifar10"),
 }
 POOLED = ("concrete", "boston")
 """Sets on which claims are tested, in every profile."""
@@ -80,12 +80,13 @@ def _pairs(regressions: Sequence[str], classifications: Sequence[str]) -> list[s
 
 def _baselines() -> list[str]:
     """What `evaluate` reports of the baselines that run on one set; objectives of IPVI and SGHMC are no bounds."""
-    pairs = [(a, "ddvi") for a in ("ipvi", "sghmc", "dsvi_gpytorch")] + [("dsvi_gpytorch", "dsvi")]
-    pairs += [(a, b) for a in ("dbvi", "frozen") for b in ("ipvi", "sghmc")]
+    sampled = [(a, "ddvi") for a in ("ipvi", "sghmc")] + [(a, b) for a in ("dbvi", "frozen") for b in ("ipvi", "sghmc")]
+    copied = [("dsvi_gpytorch", "ddvi"), ("dsvi_gpytorch", "dsvi")]
+    known = [(sampled, ("rmse", "nll", "early_log_rmse")), (copied, ("elbo", "kl", "rmse", "nll"))]
     return [
         "{ipvi,sghmc}.{rmse,nll,coverage,early_log_rmse,steps_to_ddvi}.concrete",
         "dsvi_gpytorch.{elbo,kl,rmse,nll,coverage}.concrete",
-        *(f"{a}.{q}.concrete-{b}.{q}.concrete" for a, b in pairs for q in ("elbo", "kl", "rmse", "nll", "early_log_rmse")),
+        *(f"{a}.{q}.concrete-{b}.{q}.concrete" for pairs, quantities in known for a, b in pairs for q in quantities),
     ]
 
 
@@ -294,11 +295,14 @@ paper = Paper(
         ),
         Claim(
             "classification",
-            "Accuracy on digits is that of DDVI or better, to within one point.",
+            "Accuracy on two sets of digits is not below DDVI's by more than chance, and by one point at most.",
             paper_says="accuracy, three layers: MNIST 99.02 against 98.84, Fashion-MNIST 90.53 against 90.36, CIFAR-10 95.42 against 95.23",
-            check=at_least("dbvi.accuracy.digits-ddvi.accuracy.digits", -0.01),
+            check=all_of(
+                *(at_least(f"dbvi.accuracy.{s}-ddvi.accuracy.{s}", -0.01) for s in ("digits", "mnist5k")),
+                *(at_least(f"dbvi.accuracy.{s}-ddvi.accuracy.{s}.hi", 0.0) for s in ("digits", "mnist5k")),
+            ),
             scale="toy",
-            why_scale="1,797 images of 8 x 8 pixels stand in for 60,000 larger ones: a gain of 0.2 points is not visible, a loss of one is",
+            why_scale="1,797 small images and 5,000 of MNIST's stand in for 60,000: a gain of 0.2 points is not visible, a loss of one is",
             gpu_scale="toy",
             control=Control("training stops after a twentieth of the steps", swap={"dbvi": "unfinished"}),
         ),
@@ -333,8 +337,8 @@ paper = Paper(
     ],
     deviations=[
         Deviation(
-            "Two layers, 32 inducing inputs, 300 to 500 steps and ten random splits of two packaged UCI sets, 10,000 diamonds and the "
-            "digits of scikit-learn in the cpu profile.",
+            "Two layers, 32 inducing inputs, 100 to 500 steps and at most ten random splits of two packaged UCI sets, 10,000 diamonds, "
+            "scikit-learn's digits and 5,000 of MNIST's in the cpu profile.",
             because="a reading of the abstract must be testable in minutes without a network; the gpu profile reads the paper's sets",
         ),
         Deviation(
@@ -370,6 +374,10 @@ paper = Paper(
         Deviation(
             "The Gaussian likelihood's expectation over the last layer is taken in closed form, in training and for all methods.",
             because="it is the same bound with less noise",
+        ),
+        Deviation(
+            "In the reconstruction, every image's latent input has a Gaussian posterior of its own, learned with the rest.",
+            because="the paper does not say where inputs come from; points would overfit the pixels that are shown",
         ),
         Deviation(
             "Gradients are clipped seed by seed; all seeds of a method train as one batch.",

@@ -49,14 +49,15 @@ def test_mean_and_covariance_of_a_conjugate_gaussian_target_are_recovered():
 
 
 def test_one_move_by_hand():
-    # After burn-in the preconditioner stays: square 4 gives m = 1/2, so rate^2 m = 0.5, momentum = 0.8 * 1 - 0.5 * 2 + sqrt(0.2) * 3.
-    chain = ChainPosterior(1, 1, 1, SghmcParams(rate=1.0, friction=0.2, chains=1, burn_in=1, window=2))
+    # After burn-in the preconditioner stays: square 4 gives m = 1/2, so rate^2 m = 0.25 * 0.5 = 0.125,
+    # momentum = 0.8 * 1 - 0.125 * 2 + sqrt(2 * 0.2 * 0.125) * 3.
+    chain = ChainPosterior(1, 1, 1, SghmcParams(rate=0.5, friction=0.2, chains=1, burn_in=1, window=2))
     chain.moved = 1
     chain.square.fill_(4.0)
     chain.momentum.fill_(1.0)
     chain.values.fill_(10.0)
     chain.move(torch.full((1, 1, 1, 1), 2.0), torch.full((1, 1, 1, 1), 3.0))
-    momentum = 0.8 - 1.0 + 0.2**0.5 * 3
+    momentum = 0.8 - 0.25 + 0.05**0.5 * 3
     assert chain.momentum.item() == pytest.approx(momentum)
     assert chain.values.item() == pytest.approx(10 + momentum)
     assert chain.square.item() == 4.0
