@@ -6,6 +6,7 @@ from small_concrete import COMMON
 from test_problem import split
 
 from tasks.common.node import NullLog
+from tasks.gaussian_process import speed
 from tasks.gaussian_process.diffusion_bridge import BridgeParams
 from tasks.gaussian_process.problem import stack_splits
 from tasks.gaussian_process.speed import SpeedParams, evaluate, rounds_of, timed_models, training_step
@@ -19,6 +20,14 @@ def test_every_arm_has_a_time_and_a_ratio(small_inputs, tmp_path):
         assert metrics[f"{arm}.step_ratio.concrete"] > 0
         assert metrics[f"{arm}.step_ratio.concrete.n"] == 2
     assert metrics["ddvi.step_ms.concrete"] > 0
+
+
+def test_ratios_are_taken_within_a_round(small_inputs, tmp_path, monkeypatch):
+    # In the second round the machine is ten times slower for all: the ratio does not notice.
+    monkeypatch.setattr(speed, "_measure", lambda item: [{"ddvi": 2.0, "dbvi": 3.0}, {"ddvi": 20.0, "dbvi": 30.0}])
+    metrics = evaluate(PARAMS, small_inputs, tmp_path, NullLog())
+    assert metrics["dbvi.step_ratio.concrete"] == metrics["dbvi.step_ratio.concrete.hi"] == 1.5
+    assert metrics["dbvi.step_ms.concrete"] == 16.5
 
 
 def test_steps_are_timed_in_turns_with_a_clock():
