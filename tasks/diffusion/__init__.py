@@ -1,0 +1,1 @@
+"""Diffusion processes, schedules and samplers, whatever they generate."""
