@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
@@ -146,7 +147,7 @@ class ReverseChain:
     variance: Variance = "diagonal"
     least: float = 0.0
     largest: float = np.inf
-    _steps: dict[float, list[ReverseStep]] = field(default_factory=dict, repr=False)
+    _steps: dict[float, list[ReverseStep]] = field(default_factory=dict, init=False, repr=False)
 
     def steps(self, rho: float) -> list[ReverseStep]:
         """Coefficients from level rho down to the clean vector; kept, as a Gibbs chain asks for the same rho again and again."""
@@ -154,7 +155,7 @@ class ReverseChain:
             raise ValueError(f"rho must be at most {self.largest:.4g}, the last trained noise level, got {rho:.4g}")
         if rho not in self._steps:
             grid = [*sub_grid(rho, self.n_sub, self.least).tolist(), 1.0]
-            self._steps[rho] = [reverse_step(t, s, self.variance, self._gamma_at(t)) for t, s in zip(grid, grid[1:], strict=False)]
+            self._steps[rho] = [reverse_step(t, s, self.variance, self._gamma_at(t)) for t, s in pairwise(grid)]
         return self._steps[rho]
 
     def sample(self, z: torch.Tensor, rho: float, generator: torch.Generator) -> torch.Tensor:
@@ -163,7 +164,7 @@ class ReverseChain:
 
         steps = self.steps(rho)
         with torch.inference_mode():
-            u = steps[0].abar ** 0.5 * z
+            u: torch.Tensor = steps[0].abar ** 0.5 * z
             for step in steps:
                 u = step.keep * u - step.remove * self.eps(u, step.abar)
                 if np.any(step.spread > 0):

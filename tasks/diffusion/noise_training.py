@@ -89,7 +89,8 @@ def train_denoiser(
         picked = torch.randint(len(clean), (params.batch,), generator=generator).to(device)
         level = abar[torch.randint(params.levels, (params.batch,), generator=generator)].to(device)
         noise = torch.randn((params.batch, clean.shape[1]), generator=generator).to(device)
-        return (model(noised(clean[picked], level[:, None], noise), level) - noise).square().mean()
+        error: torch.Tensor = model(noised(clean[picked], level[:, None], noise), level) - noise
+        return error.square().mean()
 
     average = MovingAverage(model.parameters(), params.ema)
     losses = descend(

@@ -16,7 +16,7 @@ Schedule = Literal["linear", "cosine", "quadratic", "sigmoid", "exponential"]
 
 SCHEDULES: tuple[str, ...] = get_args(Schedule)
 FIRST, LAST = 0.1, 20.0
-"""Integrated noise rates of Ho et al. (2020): betas of 1e-4 to 0.02 at 1,000 levels, scaled so that any number of levels ends at pure noise."""
+"""Integrated noise rates of Ho et al. (2020), betas of 1e-4 to 0.02 at 1,000 levels: any number of levels then ends at pure noise."""
 
 
 def signal_levels(schedule: Schedule, levels: int) -> Floats:
@@ -24,7 +24,8 @@ def signal_levels(schedule: Schedule, levels: int) -> Floats:
 
     Args:
         schedule: law of the step variances beta between 0.1/levels and 20/levels: `linear` (Ho et al., 2020), `quadratic` (linear in
-            sqrt(beta)), `exponential` (linear in log(beta)), `sigmoid` (a logistic ramp); or `cosine` for abar itself (Nichol & Dhariwal, 2021).
+            sqrt(beta)), `exponential` (linear in log(beta)), `sigmoid` (a logistic ramp); or `cosine` for abar itself (Nichol &
+            Dhariwal, 2021).
         levels: number of levels, at least 21 (with fewer, 20/levels is no variance).
 
     Raises:
@@ -55,12 +56,12 @@ def signal_levels(schedule: Schedule, levels: int) -> Floats:
 
 def noise_to_signal(abar: ArrayLike) -> Floats:
     """Standard deviation of the noise per unit of signal, sqrt(1/abar - 1)."""
-    return np.sqrt(1 / np.asarray(abar, dtype=float) - 1)
+    return np.asarray(np.sqrt(1 / np.asarray(abar, dtype=float) - 1))
 
 
 def signal_share(rho: ArrayLike) -> Floats:
     """The `abar` whose noise-to-signal ratio is rho: 1 / (1 + rho^2), the inverse of `noise_to_signal`."""
-    return 1 / (1 + np.square(np.asarray(rho, dtype=float)))
+    return np.asarray(1 / (1 + np.square(np.asarray(rho, dtype=float))))
 
 
 def last_level_below(abar: Floats, rho: float) -> int:

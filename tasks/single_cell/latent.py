@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -50,7 +51,9 @@ class LatentSpace:
         """Cells (n, d) in the space's genes, as z-scores of the reference, clipped."""
         x = np.asarray(values, dtype=float)
         if x.ndim != 2 or x.shape[1] != len(self.genes):
-            raise ValueError(f"cells must have the space's {len(self.genes)} genes as columns, got shape {x.shape}; align them by name first")
+            raise ValueError(
+                f"cells must have the space's {len(self.genes)} genes as columns, got shape {x.shape}; align them by name first"
+            )
         return np.clip((x - self.mean) / self.std, -self.clip, self.clip)
 
     def project(self, values: ArrayLike) -> Floats:
@@ -74,8 +77,8 @@ class LatentSpace:
         scaler = {"genes": np.array(self.genes, dtype=np.str_), "mean": self.mean, "std": self.std, "clip": np.array(self.clip)}
         names = ("loadings", "explained", "residual")
         basis = {name: getattr(self, name) for name in names} | {"scale": np.array(self.scale)}
-        for name, arrays in (("scaler.npz", scaler), ("basis.npz", basis)):
-            write_atomically(folder / name, lambda path, arrays=arrays: _savez(path, arrays))
+        write_arrays(folder / "scaler.npz", scaler)
+        write_arrays(folder / "basis.npz", basis)
 
     @classmethod
     def load(cls, folder: Path) -> LatentSpace:
@@ -93,7 +96,9 @@ class LatentSpace:
             )
 
 
-def fit_latent_space(values: ArrayLike, genes: Sequence[str], k: int, *, clip: float = 10.0, seed: int = 0) -> tuple[LatentSpace, NDArray[np.bool_]]:
+def fit_latent_space(
+    values: ArrayLike, genes: Sequence[str], k: int, *, clip: float = 10.0, seed: int = 0
+) -> tuple[LatentSpace, NDArray[np.bool_]]:
     """Fit scaler and basis on reference cells (n, d_all).
 
     Args:
@@ -124,7 +129,9 @@ def fit_latent_space(values: ArrayLike, genes: Sequence[str], k: int, *, clip: f
     std = x.std(axis=0)
     kept = std > 1e-12 * np.maximum(1.0, np.abs(x).max(axis=0))
     if not 1 <= k < min(x.shape[0], int(kept.sum())):
-        raise ValueError(f"k must lie in 1..{min(x.shape[0], int(kept.sum())) - 1} for {x.shape[0]} cells and {int(kept.sum())} genes that vary, got {k}")
+        raise ValueError(
+            f"k must lie in 1..{min(x.shape[0], int(kept.sum())) - 1} for {x.shape[0]} cells and {int(kept.sum())} genes that vary, got {k}"
+        )
     x = x[:, kept]
     mean = x.mean(axis=0)
     z = np.clip((x - mean) / std[kept], -clip, clip)
@@ -152,6 +159,11 @@ def _principal_components(z: Floats, k: int, seed: int) -> tuple[Floats, Floats]
     return vectors * signs, np.square(values[order]) / z.shape[0]
 
 
-def _savez(path: Path, arrays: dict[str, np.ndarray]) -> None:
-    with path.open("wb") as file:
-        np.savez(file, **arrays)  # type: ignore[arg-type]
+def write_arrays(path: Path, arrays: dict[str, Any]) -> None:
+    """Write a small NPZ file under a temporary name first; arrays of objects are refused."""
+
+    def write(target: Path) -> None:
+        with target.open("wb") as file:
+            np.savez(file, allow_pickle=False, **arrays)
+
+    write_atomically(path, write)

@@ -70,7 +70,9 @@ class MixturePrior:
     def __post_init__(self) -> None:
         count, k = self.means.shape
         if self.weights.shape != (count,) or self.covariances.shape != (count, k, k):
-            raise ValueError(f"shapes do not fit: weights {self.weights.shape}, means {self.means.shape}, covariances {self.covariances.shape}")
+            raise ValueError(
+                f"shapes do not fit: weights {self.weights.shape}, means {self.means.shape}, covariances {self.covariances.shape}"
+            )
         if (self.weights <= 0).any() or not np.isclose(self.weights.sum(), 1.0):
             raise ValueError(f"weights must be positive and sum to 1, got {self.weights.tolist()}")
 

@@ -64,7 +64,7 @@ class GibbsParams(Params):
 
 
 def rho_schedule(params: GibbsParams) -> Floats:
-    """rho of every iteration (iterations,).
+    """Coupling rho of every iteration (iterations,).
 
     >>> rho_schedule(GibbsParams(rho_start=5, rho_end=1, schedule="linear", iterations=3, burn_in=0)).tolist()
     [5.0, 3.0, 1.0]
@@ -72,7 +72,7 @@ def rho_schedule(params: GibbsParams) -> Floats:
     if params.schedule == "linear":
         return np.linspace(params.rho_start, params.rho_end, params.iterations)
     if params.schedule == "exponential":
-        return np.maximum(params.rho_start * DECAY ** np.arange(params.iterations), params.rho_end)
+        return np.asarray(np.maximum(params.rho_start * DECAY ** np.arange(params.iterations), params.rho_end))
     return np.full(params.iterations, params.rho_start)
 
 
@@ -155,7 +155,9 @@ class StudentTLikelihood:
         ValueError: as `GaussianLikelihood`, or for freedom or steps that are not positive.
     """
 
-    def __init__(self, x: ArrayLike, loadings: ArrayLike, scale: ArrayLike = 1.0, freedom: float = 3.0, steps: int = 20, *, device: str = "cpu") -> None:
+    def __init__(
+        self, x: ArrayLike, loadings: ArrayLike, scale: ArrayLike = 1.0, freedom: float = 3.0, steps: int = 20, *, device: str = "cpu"
+    ) -> None:
         import torch
 
         if not freedom > 0 or steps < 1:

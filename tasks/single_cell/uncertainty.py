@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -10,7 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 Floats = NDArray[np.float64]
 
 
-def class_centroids(latents: ArrayLike, labels: Sequence[str] | NDArray) -> tuple[list[str], Floats]:
+def class_centroids(latents: ArrayLike, labels: Sequence[str] | NDArray[Any]) -> tuple[list[str], Floats]:
     """Names of the classes, sorted, and the mean of their latents (C, k).
 
     >>> class_centroids([[0.0], [2.0], [5.0]], ["a", "a", "b"])
