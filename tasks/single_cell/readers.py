@@ -1,7 +1,7 @@
 """Readers of cohorts in the formats in which single-cell data is published: h5ad, 10x (h5 or folder), matrix plus metadata table.
 
-Every reader returns an AnnData whose X and layer `counts` are the matrix as it is in the file (sparse where the file is), with the
-types, where asked for, in obs `label`. Nothing is downloaded, normalised or filtered. A file that cannot be read is named, with
+Every reader returns an AnnData with the matrix as it is in the file (sparse where the file is), its counts in the layer `counts`, and
+the types, where asked for, in obs `label`. Nothing is downloaded, normalised or filtered. A file that cannot be read is named, with
 what was expected in it.
 """
 
@@ -13,6 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
+
+from tasks.single_cell.preprocessing import looks_like_counts
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -26,12 +28,13 @@ CITE_FIELDS = {"obs": ("cell_labels", "lane"), "obsm": ("protein_expression",), 
 ROWS_AT_ONCE = 500
 
 
-def read_cells(path: Path, labels: str | None = None) -> AnnData:
+def read_cells(path: Path, labels: str | None = None, *, add_layer: bool = True) -> AnnData:
     """Read by what the path is: `.h5ad`, 10x `.h5`, or a folder with a 10x or a UCSC Cell Browser export.
 
     Args:
         path: file or folder.
         labels: column with the types; becomes obs `label`.
+        add_layer: see `read_h5ad`.
 
     Raises:
         FileNotFoundError: if nothing is there.
@@ -42,14 +45,19 @@ def read_cells(path: Path, labels: str | None = None) -> AnnData:
     if path.is_dir():
         return read_10x_folder(path, labels) if _first(path, "matrix.mtx") else read_cell_browser(path, labels=labels)
     if path.suffix == ".h5ad":
-        return read_h5ad(path, labels)
+        return read_h5ad(path, labels, add_layer=add_layer)
     if path.suffix in {".h5", ".hdf5"}:
         return read_10x_h5(path, labels)
     raise ValueError(f"{path}: cannot read {path.suffix or 'a file without ending'}; give .h5ad, a 10x .h5, or a folder with a matrix")
 
 
-def read_h5ad(path: Path, labels: str | None = None) -> AnnData:
-    """An AnnData file; its layer `counts` is kept, else X is taken as the counts.
+def read_h5ad(path: Path, labels: str | None = None, *, add_layer: bool = True) -> AnnData:
+    """An AnnData file with its layers.
+
+    Args:
+        path: file.
+        labels: column of obs with the types.
+        add_layer: copy X to the layer `counts` where the file has none and X looks like counts.
 
     Raises:
         FileNotFoundError: if it is not there.
@@ -58,7 +66,7 @@ def read_h5ad(path: Path, labels: str | None = None) -> AnnData:
     import anndata
 
     cells = _guarded(path, "an AnnData file (.h5ad)", anndata.read_h5ad)
-    if "counts" not in cells.layers and cells.X is not None:
+    if add_layer and "counts" not in cells.layers and cells.X is not None and looks_like_counts(cells.X):
         cells.layers["counts"] = cells.X.copy()
     return with_labels(cells, labels, path)
 

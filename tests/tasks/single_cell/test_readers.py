@@ -101,6 +101,12 @@ def test_h5ad_keeps_its_own_layer_of_counts(tmp_path):
     np.testing.assert_allclose(cells.X.toarray(), np.log1p(COUNTS))
 
 
+def test_log_values_are_not_called_counts(tmp_path):
+    path = write_h5ad(tmp_path / "cells.h5ad", csr_matrix(np.log1p(COUNTS) + 0.01 * (COUNTS > 0)))
+    assert "counts" not in read_cells(path).layers
+    assert "counts" not in read_cells(write_h5ad(path), add_layer=False).layers
+
+
 def test_10x_h5(tmp_path):
     check_is_the_cohort(read_cells(write_10x_h5(tmp_path / "filtered_feature_bc_matrix.h5")), labelled=False)
 
