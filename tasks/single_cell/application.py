@@ -78,6 +78,8 @@ def denoise(params: DenoiseParams, out: Path, log: Log) -> dict[str, float | str
         ValueError: for files that cannot be used, saying what to change.
     """
     begun = time.perf_counter()
+    if out.suffix != ".h5ad":
+        raise ValueError(f"the result is an AnnData file: let its name end in .h5ad, got {out.name!r}")
     _check_device(params.device)
     reference = read_cells(params.reference, params.labels, add_layer=False)
     query = read_cells(params.query, add_layer=False)
@@ -200,6 +202,11 @@ def choose_genes(reference: AnnData, presence: float, most: int) -> NDArray[np.b
 
     Raises:
         ValueError: if none is seen often enough.
+
+    Example:
+        >>> from anndata import AnnData
+        >>> choose_genes(AnnData(np.array([[1.0, 0.0], [2.0, 0.0]])), presence=0.1, most=0).tolist()
+        [True, False]
     """
     kept = presence_filter(reference.X, presence)
     if not 0 < most < kept.sum():

@@ -126,6 +126,11 @@ def leiden(graph: NeighbourGraph, resolution: float, seed: int = 0, k: int = GRA
 
     Raises:
         ValueError: unless resolution > 0.
+
+    Example:
+        >>> pairs = [[0.0], [0.1], [0.2], [9.0], [9.1], [9.2]]
+        >>> leiden(NeighbourGraph.of(pairs, k=2), 1.0, k=2).tolist()
+        [0, 0, 0, 1, 1, 1]
     """
     return _communities(_igraph(graph, k), resolution, seed)
 
@@ -159,6 +164,10 @@ def transfer_accuracy(
 
     Raises:
         ValueError: unless 1 <= k <= number of reference cells.
+
+    Example:
+        >>> transfer_accuracy([[0.0], [0.1], [9.0]], ["a", "a", "b"], [[0.2], [8.0]], ["a", "a"], k=1)
+        0.5
     """
     from sklearn.neighbors import KNeighborsClassifier
 

@@ -109,6 +109,10 @@ def check_kind(matrix: Any, kind: str, name: str = "data") -> str:
 
     Raises:
         ValueError: if the values contradict `kind`, or `kind` is none of the three.
+
+    Example:
+        >>> check_kind(np.array([[0, 7], [2, 1]]), "auto")
+        'raw'
     """
     if kind not in {"auto", "raw", "log"}:
         raise ValueError(f"counts must be auto, raw or log, got {kind!r}")
@@ -248,6 +252,12 @@ def prepare_expression(data: AnnData, kind: str = "auto", name: str = "data") ->
 
     Raises:
         ValueError: whatever `check_cells`, `check_kind` and `log_normalise` refuse.
+
+    Example:
+        >>> from anndata import AnnData
+        >>> ready, found = prepare_expression(AnnData(np.array([[1.0, 3.0], [2.0, 2.0]])))
+        >>> found, np.expm1(ready.X).round().tolist()
+        ('raw', [[2500.0, 7500.0], [5000.0, 5000.0]])
     """
     from anndata import AnnData
 

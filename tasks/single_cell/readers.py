@@ -184,6 +184,13 @@ def with_labels(cells: AnnData, column: str | None, source: Path) -> AnnData:
 
     Raises:
         ValueError: if there is no such column, naming those present, or it has empty entries.
+
+    Example:
+        >>> import pandas as pd
+        >>> from anndata import AnnData
+        >>> cells = AnnData(np.ones((2, 1)), obs=pd.DataFrame({"type": ["T", "B"]}, index=["c1", "c2"]))
+        >>> with_labels(cells, "type", Path("cells.h5ad")).obs["label"].tolist()
+        ['T', 'B']
     """
     if column is None:
         return cells
@@ -200,7 +207,9 @@ def with_labels(cells: AnnData, column: str | None, source: Path) -> AnnData:
 
 
 def join_metadata(cells: AnnData, folder: Path, required: bool = False) -> AnnData:
-    """Put the columns of meta.tsv or metadata.tsv into obs, cells matched by name; cells without a row are dropped.
+    """Put the columns of meta.tsv or metadata.tsv into obs, cells matched by name.
+
+    Cells without a row and columns without an entry are dropped.
 
     Raises:
         FileNotFoundError: if it is required and not there.
@@ -222,7 +231,7 @@ def join_metadata(cells: AnnData, folder: Path, required: bool = False) -> AnnDa
         theirs, ours = ", ".join(table.index[:2]), ", ".join(cells.obs_names[:2])
         raise ValueError(f"{path} knows none of the {cells.n_obs} cells: it has {theirs}..., the matrix {ours}...")
     joined = cells[known].copy()
-    for name in table.columns:
+    for name in table.columns[table.notna().any().to_numpy()]:
         joined.obs[name] = table[name].reindex(joined.obs_names).to_numpy()
     return joined
 
