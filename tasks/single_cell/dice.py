@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -18,7 +18,7 @@ from pydantic import Field
 from tasks.common.formats import read_json, write_json
 from tasks.common.node import Params
 from tasks.diffusion.noise_training import DenoiserParams
-from tasks.single_cell.latent import LatentSpace, fit_latent_space, write_arrays
+from tasks.single_cell.latent import LatentSpace, Sigma, fit_latent_space, write_arrays
 from tasks.single_cell.priors import DiffusionPrior, fit_diffusion_prior
 from tasks.single_cell.rho_selection import best_rho, hold_out, score_rho, thinning_share, with_gaussian_noise
 from tasks.single_cell.split_gibbs import GaussianLikelihood, GibbsParams, run_chains
@@ -48,7 +48,7 @@ class DiceParams(Params):
 
     latents: int = Field(20, ge=1)
     clip: float = Field(10.0, gt=0)
-    sigma: Literal["identity", "gene", "scalar"] = "identity"
+    sigma: Sigma = "identity"
     denoiser: DenoiserParams = DenoiserParams(hidden=96, steps=1200)
     gibbs: GibbsParams = GibbsParams()
     n_sub: int = Field(16, ge=1)
@@ -206,7 +206,7 @@ class Dice:
 
     def noise(self) -> Floats:
         """Variance of the likelihood for each gene (d,), standardised units."""
-        return likelihood_noise(self.space, self.params.sigma)
+        return self.space.noise(self.params.sigma)
 
     def save(self, folder: Path | str) -> None:
         """Write everything to a folder: `scaler.npz`, `basis.npz`, `prior.safetensors`, `config.json`, `dice.json`, `slice.npz`."""
@@ -274,13 +274,6 @@ class Dice:
     def _fitted(self) -> None:
         if not hasattr(self, "space"):
             raise RuntimeError("this Dice is not fitted; call fit(reference) first")
-
-
-def likelihood_noise(space: LatentSpace, sigma: Literal["identity", "gene", "scalar"]) -> Floats:
-    """Variances of the likelihood per gene (d,): ones, each gene's residual variance in the reference, or the mean of these."""
-    if sigma == "gene":
-        return space.residual
-    return np.full(len(space.genes), float(space.residual.mean()) if sigma == "scalar" else 1.0)
 
 
 def _matrix(cells: Any, genes: Sequence[str] | None) -> tuple[NDArray[Any], list[str]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -13,6 +13,8 @@ from numpy.typing import ArrayLike, NDArray
 from tasks.common.formats import write_atomically
 
 Floats = NDArray[np.float64]
+
+Sigma = Literal["identity", "gene", "scalar"]
 
 LEAST_VARIANCE = 1e-3
 """Floor of the residual variance of a standardised gene: a gene that the basis explains fully must not get infinite weight."""
@@ -65,6 +67,12 @@ class LatentSpace:
         left = standardised - (standardised @ self.loadings) @ self.loadings.T
         freedom = 1 - np.square(self.loadings).sum(axis=1)
         return np.asarray(np.square(left).mean(axis=0) / np.maximum(freedom, LEAST_VARIANCE))
+
+    def noise(self, sigma: Sigma) -> Floats:
+        """Variances of a likelihood per gene (d,): ones (the paper), each gene's residual variance in the reference, or their mean."""
+        if sigma == "gene":
+            return self.residual
+        return np.full(len(self.genes), float(self.residual.mean()) if sigma == "scalar" else 1.0)
 
     def with_basis_of(self, values: ArrayLike, seed: int = 0) -> LatentSpace:
         """The same scaler with the principal components of other cells (n, d)."""
