@@ -128,8 +128,6 @@ class MatchedCells:
         genes: names, (d,).
         reference: log values, (n_r, d).
         query: the same for the query, with the genes that it lacked.
-        reference_counts: counts in these genes where both files have them, else None, (n_r, d).
-        query_counts: likewise, 0 where a gene is missing, (n_q, d).
         labels: types of the reference, or None.
         scale: `raw`, `log` or `mixed`.
     """
@@ -137,21 +135,23 @@ class MatchedCells:
     genes: tuple[str, ...]
     reference: NDArray[np.float32]
     query: AlignedGenes
-    reference_counts: NDArray[np.float32] | None
-    query_counts: NDArray[np.float32] | None
     labels: list[str] | None
     scale: str
 
     def fitted(self) -> AnnData:
-        """The reference as `Dice.fit` takes it."""
-        cells = _object(self.reference, self.genes, self.reference_counts)
+        """The reference as `Dice.fit` takes it.
+
+        Counts are left out, so that rho is chosen with Gaussian noise at the query's residual level. Thinned cells would all move
+        along the first components, as a shallow query does, and a rho that pulls everything together would seem to denoise them.
+        """
+        cells = _object(self.reference, self.genes)
         if self.labels is not None:
             cells.obs["label"] = self.labels
         return cells
 
     def denoised(self) -> AnnData:
         """The query as `Dice.transform` takes it."""
-        return _object(self.query.values, self.genes, self.query_counts)
+        return _object(self.query.values, self.genes)
 
 
 def match(reference: AnnData, query: AnnData, params: DenoiseParams) -> MatchedCells:
@@ -178,7 +178,7 @@ def match(reference: AnnData, query: AnnData, params: DenoiseParams) -> MatchedC
     if kind_reference != "raw" or kind_query != "raw":
         values = _dense(ready_reference.X[:, chosen])
         aligned = align_genes(ready_query, genes, values.mean(axis=0))
-        return MatchedCells(genes, values, aligned, None, None, labels, "mixed" if kind_reference != kind_query else "log")
+        return MatchedCells(genes, values, aligned, labels, "mixed" if kind_reference != kind_query else "log")
 
     counts = _dense(ready_reference.layers["counts"][:, chosen])
     ready_query.X = ready_query.layers["counts"]
@@ -194,7 +194,7 @@ def match(reference: AnnData, query: AnnData, params: DenoiseParams) -> MatchedC
     share = float(counts[:, present].sum() / counts.sum())
     query_values = log_normalise(found.values, total=CELL_TOTAL * share)
     query_values[:, ~present] = values.mean(axis=0)[~present]
-    return MatchedCells(genes, values, AlignedGenes(query_values, found.missing), counts, found.values, labels, "raw")
+    return MatchedCells(genes, values, AlignedGenes(query_values, found.missing), labels, "raw")
 
 
 def choose_genes(reference: AnnData, presence: float, most: int) -> NDArray[np.bool_]:
@@ -280,14 +280,11 @@ def _check_total(cells: AnnData, name: str) -> None:
         )
 
 
-def _object(values: NDArray[Any], genes: tuple[str, ...], counts: NDArray[Any] | None) -> AnnData:
+def _object(values: NDArray[Any], genes: tuple[str, ...]) -> AnnData:
     import pandas as pd
     from anndata import AnnData
 
-    cells = AnnData(values, obs=pd.DataFrame(index=[str(i) for i in range(len(values))]), var=pd.DataFrame(index=list(genes)))
-    if counts is not None:
-        cells.layers["counts"] = counts
-    return cells
+    return AnnData(values, obs=pd.DataFrame(index=[str(i) for i in range(len(values))]), var=pd.DataFrame(index=list(genes)))
 
 
 def _dense(matrix: Any) -> NDArray[np.float32]:
