@@ -25,6 +25,7 @@ from tasks.single_cell.preprocessing import (
     align_genes,
     check_reference_size,
     log_normalise,
+    normalised_dispersion,
     prepare_expression,
     presence_filter,
 )
@@ -211,12 +212,7 @@ def choose_genes(reference: AnnData, presence: float, most: int) -> NDArray[np.b
     kept = presence_filter(reference.X, presence)
     if not 0 < most < kept.sum():
         return kept
-    import scanpy
-
-    seen = reference[:, kept].copy()
-    seen.uns["log1p"] = {}
-    found = scanpy.pp.highly_variable_genes(seen, flavor="seurat", n_bins=20, inplace=False)
-    dispersion = np.nan_to_num(found["dispersions_norm"].to_numpy(dtype=float), nan=-np.inf)
+    dispersion = normalised_dispersion(reference.X[:, kept])
     kept[np.flatnonzero(kept)[np.argsort(-dispersion, kind="stable")[most:]]] = False
     return kept
 

@@ -15,6 +15,7 @@ from tasks.single_cell.preprocessing import (
     check_reference_size,
     log_normalise,
     looks_like_counts,
+    normalised_dispersion,
     prepare_expression,
     presence_filter,
 )
@@ -137,6 +138,39 @@ def test_presence_is_counted_strictly_above_the_share():
         presence_filter(np.zeros((5, 2)))
     with pytest.raises(ValueError, match=r"presence share must lie in \[0, 1\), got 1.0"):
         presence_filter(counts, 1.0)
+
+
+def dispersion_by_loops(log_values, bins):
+    x = np.expm1(log_values.astype(float))
+    mean = x.mean(axis=0)
+    edges = np.linspace(np.log1p(mean).min(), np.log1p(mean).max(), bins + 1)
+    place = [max(1, int(np.searchsorted(edges, v, side="left"))) for v in np.log1p(mean)]
+    ratio = [np.log(x[:, j].var(ddof=1) / mean[j]) for j in range(x.shape[1])]
+    out = []
+    for j in range(x.shape[1]):
+        same = [ratio[i] for i in range(x.shape[1]) if place[i] == place[j]]
+        out.append(1.0 if len(same) == 1 else (ratio[j] - np.mean(same)) / np.std(same, ddof=1))
+    return np.array(out)
+
+
+@pytest.mark.parametrize("kind", [np.asarray, csr_matrix, csc_matrix])
+def test_dispersion_is_standardised_among_genes_of_like_mean(kind):
+    rng = np.random.default_rng(0)
+    counts = rng.negative_binomial(2, 0.4, (60, 40)) * rng.integers(1, 6, 40)
+    counts[:, 0] += 1
+    logs = log_normalise(counts.astype(float))
+    np.testing.assert_allclose(normalised_dispersion(kind(logs), 6), dispersion_by_loops(logs, 6), atol=1e-6)
+
+
+def test_dispersion_finds_the_gene_of_one_type_and_puts_unseen_genes_last():
+    rng = np.random.default_rng(0)
+    counts = rng.poisson(5.0, (200, 50)).astype(float)
+    counts[:, 7] = rng.permutation(np.repeat([0.0, 10.0], 100))
+    counts[:, 9] = 0
+    found = normalised_dispersion(csr_matrix(log_normalise(counts)), 5)
+    assert found.argmax() == 7
+    assert found[9] == -np.inf
+    assert np.isfinite(np.delete(found, 9)).all()
 
 
 def test_a_reference_smaller_than_the_latent_space_is_refused():
