@@ -55,7 +55,7 @@ class DenoiseParams(Params):
     presence: float = Field(0.02, ge=0, lt=1, description="a gene must be seen in more than this share of the reference's cells")
     steps: int = Field(1200, ge=1, description="training steps of the prior")
     draws: int = Field(40, ge=2, description="draws per cell that are averaged")
-    seed: int = Field(0, ge=0, description="seed of everything; the same seed gives the same file")
+    seed: int = Field(0, ge=0, description="seed of everything; the same seed gives the same numbers")
     device: str = Field("cpu", description="where to train and sample: cpu, cuda, cuda:1")
 
 
