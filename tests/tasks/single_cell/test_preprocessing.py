@@ -189,6 +189,27 @@ def test_genes_are_matched_by_name_whatever_their_order(kind, seed):
     np.testing.assert_array_equal(align_genes(shuffled, genes, np.zeros(6)).values, counts)
 
 
+def test_only_the_genes_that_are_kept_become_dense():
+    import tracemalloc
+
+    from scipy.sparse import random as random_sparse
+
+    wide = random_sparse(2000, 100_000, density=1e-4, format="lil", dtype=np.float32, rng=np.random.default_rng(0))
+    wide[:, 0] = 1  # nobody is empty
+    query, genes = cohort(wide.tocsr().ceil()), [f"gene{j}" for j in range(60)]
+    tracemalloc.start()
+    try:
+        ready, _ = prepare_expression(query)
+        presence_filter(ready.X, 0.0)
+        normalised_dispersion(ready.X)
+        aligned = align_genes(ready, genes, np.zeros(60))
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert aligned.values.shape == (2000, 60)
+    assert peak < 0.1 * 4 * 2000 * 100_000  # a tenth of one dense float32 copy
+
+
 def test_missing_genes_hold_the_fill_and_are_counted():
     query = cohort(csr_matrix(some_counts(4, 9)), genes=[f"g{j}" for j in range(1, 10)])
     genes = [f"g{j}" for j in range(10)]
