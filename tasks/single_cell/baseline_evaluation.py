@@ -24,7 +24,7 @@ from tasks.single_cell.held_out_slice import NoisedSlice, noised_slice
 from tasks.single_cell.prior_training import Fitted, read_fitted
 from tasks.single_cell.priors import gaussian_prior, mixture_prior
 from tasks.single_cell.rho_selection import latent_rmse
-from tasks.single_cell.scoring import cells_of, score, separation, table_of
+from tasks.single_cell.scoring import Clusterings, cells_of, score, separation, table_of
 
 Floats = NDArray[np.float64]
 
@@ -129,9 +129,10 @@ def _evaluate(item: _Item) -> tuple[pd.DataFrame, pd.DataFrame, pd.DataFrame]:
         embeddings[arm] = method.denoise(z, expression, **ranked[0][0])
     if target.oracle is not None:
         embeddings["oracle"] = fitted.standardise(target, target.oracle) @ fitted.space.loadings
-    full = target.counts is not None
-    scores = {arm: score(u, fitted, target, clusterings=full or arm == "pca") for arm, u in embeddings.items()}
-    scores |= {arm: separation(u, target) for arm, u in _own_coordinates(item, reference, fitted, target, rows, tried)}
+    clustered: Clusterings = "all" if target.counts is not None else "kmeans"
+    plain = () if target.counts is not None else tuple(set(embeddings) - {"pca"})
+    scores = {arm: score(u, fitted, target, "none" if arm in plain else clustered) for arm, u in embeddings.items()}
+    scores |= {arm: separation(u, target, "all") for arm, u in _own_coordinates(item, reference, fitted, target, rows, tried)}
     columns = ["target", "seed", "arm", "setting", "rmse", "chosen"]
     frame = cells_of(embeddings["pca"], target.labels).assign(arm="pca", target=item.case.target, seed=item.case.seed)
     return table_of(scores, item.case.target, item.case.seed), pd.DataFrame(tried, columns=columns), frame

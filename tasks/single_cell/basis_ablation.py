@@ -55,7 +55,7 @@ def train(params: BasisParams, inputs: Inputs, out: Path, log: Log) -> Metrics:
     found = list(log.progress(map_parallel(_run, items), total=len(items), desc="bases"))
     table = pd.concat(found, ignore_index=True)
     write_parquet(out / "scores.parquet", table)
-    return Scores(table).summaries()
+    return Scores(table).summaries(("silhouette", "clisi", "rmse"))
 
 
 def _run(item: _Item) -> pd.DataFrame:
@@ -71,4 +71,4 @@ def _run(item: _Item) -> pd.DataFrame:
     name = "target" if own else str(item.components)
     pca = fitted.space.project(target.values[:, fitted.columns])
     arms = {f"basis_{name}": draws.mean, f"pca_basis_{name}": pca}
-    return table_of({arm: score(u, fitted, target, clusterings=False) for arm, u in arms.items()}, item.case.target, item.case.seed)
+    return table_of({arm: score(u, fitted, target) for arm, u in arms.items()}, item.case.target, item.case.seed)

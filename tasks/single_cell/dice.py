@@ -49,7 +49,7 @@ class DiceParams(Params):
     latents: int = Field(20, ge=1)
     clip: float = Field(10.0, gt=0)
     sigma: Sigma = "identity"
-    denoiser: DenoiserParams = DenoiserParams(hidden=96, steps=1200)
+    denoiser: DenoiserParams = DenoiserParams(hidden=96, steps=1000)
     gibbs: GibbsParams = GibbsParams()
     n_sub: int = Field(16, ge=1)
     held_out: float = Field(0.1, gt=0, lt=1)

@@ -2,8 +2,9 @@
 
 Arms are named after the prior: `dice` (diffusion), `wiener_sampled` (Gaussian), `gmm_sampled` (a component per class), and as controls
 `gaussian_trained` (diffusion prior of Gaussian vectors), `isotropic` (N(0, s^2 I)) and `flat` (no prior). Alone a name means the chosen
-rho; `<arm>_published` uses the published chains. `scores.parquet` has a row per arm, metric, target and seed, `embeddings.parquet` a
-row per cell of the main arms, `spread.parquet` what the draws of `dice` say about each cell, `path.parquet` cells between two classes.
+rho; `<arm>_published` uses the published chains, `repeats_<R>` the last draws of R of them, `single` one draw. `scores.parquet` has a
+row per arm, metric, target and seed, `embeddings.parquet` a row per cell of the main arms, `spread.parquet` what the draws of `dice`
+say about each cell, `path.parquet` cells between two classes.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from tasks.common.statistics import summarise
 from tasks.single_cell.cohort_files import Case, Cells, cases, read_cohort
 from tasks.single_cell.prior_training import Fitted, read_fitted
 from tasks.single_cell.priors import FlatPrior, Prior, gaussian_prior, isotropic_prior, mixture_prior
-from tasks.single_cell.scoring import cells_of, score, table_of
+from tasks.single_cell.scoring import Clusterings, cells_of, score, table_of
 from tasks.single_cell.split_gibbs import Draws, GaussianLikelihood, GibbsParams, run_chains
 from tasks.single_cell.uncertainty import class_centroids, confidence_sets, label_entropy, soft_labels, spread
 
@@ -41,7 +42,7 @@ class DiceEvaluationParams(Params):
     Attributes:
         gibbs: the chains at the chosen rho, which replaces theirs.
         published: published chains of simulated targets.
-        published_real: published chains of real ones: they end at a small rho, so that only last draws are kept.
+        published_counts: those of targets of counts: they end at a small rho, so that only last draws are kept.
         n_sub: levels of the reverse chain.
         alpha: of the confidence sets.
         path: simulated target whose two classes get cells in between.
@@ -49,8 +50,8 @@ class DiceEvaluationParams(Params):
     """
 
     gibbs: GibbsParams = GibbsParams()
-    published: GibbsParams = GibbsParams(rho_start=5, rho_end=5, iterations=8, burn_in=4, repeats=10)
-    published_real: GibbsParams = GibbsParams(rho_start=5, rho_end=0.5, schedule="linear", iterations=40, burn_in=39, repeats=10)
+    published: GibbsParams = GibbsParams(rho_start=5, rho_end=5, iterations=6, burn_in=2, repeats=10)
+    published_counts: GibbsParams = GibbsParams(rho_start=5, rho_end=0.5, schedule="linear", iterations=20, burn_in=19, repeats=10)
     n_sub: int = Field(16, ge=1)
     alpha: float = Field(0.1, gt=0, lt=1)
     path: str = "setup1"
@@ -106,9 +107,19 @@ def priors_of(fitted: Fitted, seed: int) -> dict[str, Prior]:
         "isotropic": isotropic_prior(fitted.latents),
         "flat": FlatPrior(),
     }
-    if fitted.control is not None:
-        priors["gaussian_trained"] = fitted.control
     return priors
+
+
+def runs_of(fitted: Fitted, item: _Item, counts: bool) -> list[tuple[str, Prior, GibbsParams]]:
+    """All runs of one target: (arm, prior, chains)."""
+    p, priors = item.params, priors_of(fitted, item.case.seed)
+    runs = [(arm, prior, p.gibbs.at(item.rho)) for arm, prior in priors.items()]
+    if counts:
+        return [*runs, ("dice_published", fitted.prior, p.published_counts)]
+    runs += [(f"{arm}_published", priors[arm], p.published) for arm in ("dice", "wiener_sampled", "isotropic")]
+    if fitted.control is not None and item.case.target == p.path:
+        runs.append(("gaussian_trained_published", fitted.control, p.published))
+    return runs
 
 
 def _evaluate(item: _Item) -> _Found:
@@ -117,26 +128,22 @@ def _evaluate(item: _Item) -> _Found:
     target = read_cohort(item.case.target_file)
     z = fitted.standardise(target)
     likelihood = GaussianLikelihood(z, fitted.space.loadings, fitted.space.noise("identity"), device=p.device)
-    published = p.published_real if target.counts is not None else p.published
+    counts = target.counts is not None
     embeddings: dict[str, Floats] = {}
-    scores: dict[str, dict[str, float]] = {}
-    main = Draws(np.zeros((0, 0, 0), np.float32), np.zeros((0, 0, 0), np.float32))
-    for arm, prior in priors_of(fitted, item.case.seed).items():
-        for suffix, settings in (("", p.gibbs.at(item.rho)), ("_published", published)):
-            if suffix and arm in ("flat", "gmm_sampled"):
-                continue
-            draws = run_chains(likelihood, prior, settings, torch.Generator().manual_seed(item.case.seed))
-            embeddings[arm + suffix] = draws.mean
-            if arm == "dice":
-                main = main if suffix else draws
-                embeddings |= _few_draws(draws) if suffix else {"single": draws.last[0].astype(float)}
-    for arm, embedding in embeddings.items():
-        scores[arm] = score(embedding, fitted, target, clusterings=arm in ("dice", "dice_published", "isotropic", "wiener_sampled"))
+    draws: dict[str, Draws] = {}
+    for arm, prior, settings in runs_of(fitted, item, counts):
+        found = run_chains(likelihood, prior, settings, torch.Generator().manual_seed(item.case.seed))
+        embeddings[arm] = found.mean
+        if arm in KEPT_ARMS:
+            draws[arm] = found
+    embeddings |= {"single": draws["dice"].last[0].astype(float)} | _few_draws(draws["dice_published"])
+    clustered: dict[str, Clusterings] = dict.fromkeys(("dice", "dice_published", "isotropic"), "all") if counts else {"dice": "kmeans"}
+    scores = {arm: score(u, fitted, target, clustered.get(arm, "none")) for arm, u in embeddings.items()}
     kept = pd.concat(
         [cells_of(embeddings[arm], target.labels).assign(arm=arm, target=item.case.target, seed=item.case.seed) for arm in KEPT_ARMS]
     )
     path = _path_between(fitted, item) if item.case.target == p.path else pd.DataFrame()
-    return _Found(table_of(scores, item.case.target, item.case.seed), kept, _labels_of(main, fitted, target, item), path)
+    return _Found(table_of(scores, item.case.target, item.case.seed), kept, _labels_of(draws["dice"], fitted, target, item), path)
 
 
 def _few_draws(draws: Draws) -> dict[str, Floats]:

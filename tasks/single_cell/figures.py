@@ -109,17 +109,18 @@ def depth_sweep(table: pd.DataFrame) -> Figure:
         ax.minorticks_off()
         ax.set_xlabel("counts kept")
         ax.set_title(label, fontsize=9.5)
-    axes[0].legend(fontsize=7.5, ncols=2)
+    if axes[0].lines:
+        axes[0].legend(fontsize=7.5, ncols=2)
     return plot
 
 
 def maps(cells: pd.DataFrame, spreads: pd.DataFrame) -> Figure:
-    """UMAP of PCA and of DICE coloured by type, and of DICE coloured by posterior spread. For looking at; no number comes from it."""
+    """t-SNE of PCA and of DICE coloured by type, and of DICE coloured by posterior spread. For looking at; no number comes from it."""
     plot, axes = figure(10, 3.7, columns=3)
     names = sorted(set(cells["label"]))
     for ax, arm in zip(axes, ("pca", "dice"), strict=False):
         rows = cells[cells["arm"] == arm].sort_values("cell")
-        flat = _umap(rows)
+        flat = _flattened(rows)
         for i, name in enumerate(names):
             mine = (rows["label"] == name).to_numpy()
             ax.scatter(*flat[mine].T, s=7, color=COLOURS[i % len(COLOURS)], label=name, lw=0)
@@ -194,12 +195,9 @@ def _target_name(target: str) -> str:
     return target.replace("setup", "setup ")
 
 
-def _umap(rows: pd.DataFrame) -> np.ndarray:
-    import warnings
-
-    from umap import UMAP
+def _flattened(rows: pd.DataFrame) -> np.ndarray:
+    from sklearn.manifold import TSNE
 
     values = rows[[c for c in rows.columns if c.startswith("u") and c[1:].isdigit()]].dropna(axis=1).to_numpy()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # a fixed seed means one thread, and umap says so
-        return np.asarray(UMAP(n_neighbors=min(15, len(values) - 1), random_state=0, n_jobs=1).fit_transform(values))
+    perplexity = min(30.0, (len(values) - 1) / 3)
+    return np.asarray(TSNE(init="pca", perplexity=perplexity, random_state=0).fit_transform(values))

@@ -45,7 +45,7 @@ class PriorParams(Params):
 
     latents: int = Field(15, ge=1)
     clip: float = Field(10.0, gt=0)
-    denoiser: DenoiserParams = DenoiserParams(hidden=96, steps=1200)
+    denoiser: DenoiserParams = DenoiserParams(hidden=96, steps=1000)
     held_out: float = Field(0.1, gt=0, lt=1)
     controls: tuple[str, ...] = ("factor",)
     device: str = "cpu"

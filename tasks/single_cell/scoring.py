@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Literal
+
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
 from tasks.common.node import Metrics
 from tasks.common.statistics import paired, summarise
-from tasks.single_cell.clustering_metrics import NeighbourGraph, clisi, embedding_metrics, rmse, silhouette, transfer_accuracy
+from tasks.single_cell.clustering_metrics import RESOLUTIONS, NeighbourGraph, clisi, embedding_metrics, rmse, silhouette, transfer_accuracy
 from tasks.single_cell.cohort_files import Cells
 from tasks.single_cell.prior_training import Fitted
 
@@ -24,17 +27,20 @@ def true_latents(fitted: Fitted, target: Cells) -> Floats | None:
     return np.asarray(fitted.standardise(target, target.signal) @ fitted.space.loadings)
 
 
-def score(embedding: Floats, fitted: Fitted, target: Cells, *, clusterings: bool = True) -> dict[str, float]:
+Clusterings = Literal["all", "kmeans", "none"]
+
+
+def score(embedding: Floats, fitted: Fitted, target: Cells, clusterings: Clusterings = "none") -> dict[str, float]:
     """All scores of an embedding (n, k) in the coordinates of the reference's basis.
 
     Args:
         embedding: one row per target cell.
         fitted: of the reference.
         target: its labels are used here and nowhere before.
-        clusterings: also those that cluster (KMeans, Leiden), which take most of the time.
+        clusterings: also agreement of KMeans and label transfer, and of Leiden too; these take most of the time.
     """
-    found = separation(embedding, target, clusterings=clusterings)
-    if clusterings:
+    found = separation(embedding, target, clusterings)
+    if clusterings != "none":
         found["knn"] = transfer_accuracy(fitted.latents, fitted.labels, embedding, target.labels)
     truth = true_latents(fitted, target)
     if truth is not None:
@@ -42,10 +48,11 @@ def score(embedding: Floats, fitted: Fitted, target: Cells, *, clusterings: bool
     return found
 
 
-def separation(embedding: Floats, target: Cells, *, clusterings: bool = True) -> dict[str, float]:
+def separation(embedding: Floats, target: Cells, clusterings: Clusterings = "none") -> dict[str, float]:
     """Scores that look at the embedding alone, in whatever coordinates."""
-    if clusterings:
-        return dict(embedding_metrics(embedding, target.labels, kmeans_seeds=KMEANS_SEEDS))
+    if clusterings != "none":
+        resolutions = RESOLUTIONS if clusterings == "all" else ()
+        return dict(embedding_metrics(embedding, target.labels, kmeans_seeds=KMEANS_SEEDS, resolutions=resolutions))
     return {"silhouette": silhouette(embedding, target.labels), "clisi": clisi(NeighbourGraph.of(embedding), target.labels)}
 
 
@@ -85,12 +92,13 @@ class Scores:
         """Names of the targets."""
         return sorted({target for _, _, target in self._values})
 
-    def summaries(self) -> Metrics:
-        """`<arm>.<metric>.<target>` with intervals over seeds, for everything."""
-        metrics: Metrics = {}
+    def summaries(self, metrics: Sequence[str]) -> Metrics:
+        """`<arm>.<metric>.<target>` with intervals over seeds, for these metrics of every arm."""
+        found: Metrics = {}
         for (arm, metric, target), values in self._values.items():
-            metrics |= summarise(f"{arm}.{metric}.{target}", values)
-        return metrics
+            if metric in metrics:
+                found |= summarise(f"{arm}.{metric}.{target}", values)
+        return found
 
     def difference(self, arm: str, other: str, metric: str, target: str) -> Metrics:
         """The paired difference that `better_than` reads; nothing where one of the two was not measured."""

@@ -163,7 +163,7 @@ class StudentTLikelihood:
         if not freedom > 0 or steps < 1:
             raise ValueError(f"freedom must be positive and steps at least 1, got {freedom} and {steps}")
         data, v, variance = _checked(x, loadings, np.square(np.asarray(scale, dtype=float)))
-        self._x, self._v, self._variance = (torch.as_tensor(a, dtype=torch.float32, device=device) for a in (data, v, variance))
+        self._x, self._v, self._variance = (torch.tensor(a, dtype=torch.float32, device=device) for a in (data, v, variance))
         self._freedom, self._steps = float(freedom), steps
         self.measurement = torch.as_tensor(data @ v, device=device)
 

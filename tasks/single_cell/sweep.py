@@ -24,7 +24,7 @@ from tasks.common.statistics import summarise
 from tasks.single_cell.cohort_files import Case, Cells, cases, read_cohort
 from tasks.single_cell.prior_training import Fitted, read_fitted
 from tasks.single_cell.rho_selection import GRID
-from tasks.single_cell.scoring import Scores, score, table_of, true_latents
+from tasks.single_cell.scoring import Clusterings, Scores, score, table_of, true_latents
 from tasks.single_cell.split_gibbs import Draws, GaussianLikelihood, GibbsParams, StudentTLikelihood, run_chains
 from tasks.single_cell.uncertainty import credible_intervals, spread
 
@@ -118,8 +118,8 @@ def _arms(item: _Item, fitted: Fitted, target: Cells) -> Iterator[tuple[str, dic
         generator = torch.Generator().manual_seed(item.case.seed)
         return run_chains(of, prior, p.gibbs.at(rho), generator)  # type: ignore[arg-type]
 
-    def scored(draws: Draws, *, clusterings: bool = False) -> dict[str, float]:
-        found = score(draws.mean, fitted, target, clusterings=clusterings)
+    def scored(draws: Draws, clusterings: Clusterings = "none") -> dict[str, float]:
+        found = score(draws.mean, fitted, target, clusterings)
         found["spread_median"] = float(np.median(spread(draws.kept)))
         if truth is not None:
             lo, hi = credible_intervals(draws.kept, p.level)
@@ -128,7 +128,7 @@ def _arms(item: _Item, fitted: Fitted, target: Cells) -> Iterator[tuple[str, dic
 
     if item.case.target in p.rho_targets:
         for relative in p.grid:
-            yield rho_arm(relative), scored(chain(relative * fitted.space.scale), clusterings=target.counts is not None)
+            yield rho_arm(relative), scored(chain(relative * fitted.space.scale), "kmeans" if target.counts is not None else "none")
     if item.case.target in p.sigma_targets:
         draws: dict[str, Draws] = {}
         for sigma in ("identity", "scalar", "gene"):

@@ -85,7 +85,7 @@ def credible_intervals(draws: ArrayLike, level: float = 0.9) -> tuple[Floats, Fl
     if not 0 < level < 1:
         raise ValueError(f"level must lie in (0, 1), got {level}")
     if (len(u) + 1) * (1 - level) / 2 < 1 - 1e-9:
-        raise ValueError(f"{len(u)} draws are too few for a {100 * level:g} % interval; need {int(np.ceil(2 / (1 - level))) - 1}")
+        raise ValueError(f"{len(u)} draws are too few for a {100 * level:g} % interval; need {int(np.ceil(2 / (1 - level) - 1e-6)) - 1}")
     tail = (1 - level) / 2
     lo, hi = np.quantile(u, [tail, 1 - tail], axis=0, method="weibull")
     return np.asarray(lo), np.asarray(hi)
