@@ -15,7 +15,7 @@ def test_targets_know_their_reference():
 
 @pytest.mark.parametrize("name", ["setup7", "pbmc_p0", "pbmc_p101", "pbmc_px", "", "mine"])
 def test_unknown_targets_are_refused(name):
-    with pytest.raises(ValueError, match="unknown target .* known: setup1"):
+    with pytest.raises(ValueError, match=r"unknown target .* known: setup1"):
         family_of(name)
 
 

@@ -72,7 +72,7 @@ def test_the_isotropic_prior_knows_the_scale_alone():
 
 def test_em_finds_two_far_classes():
     rng = np.random.default_rng(0)
-    latents = np.concatenate([rng.standard_normal((300, 2)) + [6, 0], rng.standard_normal((100, 2)) - [6, 0]])
+    latents = np.concatenate([rng.standard_normal((300, 2)) + np.array([6, 0]), rng.standard_normal((100, 2)) - np.array([6, 0])])
     prior = mixture_prior(latents, 2, seed=0)
     order = np.argsort(prior.means[:, 0])
     np.testing.assert_allclose(prior.weights[order], [0.25, 0.75], atol=0.01)

@@ -76,7 +76,7 @@ def test_impossible_questions_are_refused():
         confidence_sets([[1.0]], 1.0)
     with pytest.raises(ValueError, match="sum to 1"):
         confidence_sets([[0.5, 0.6]], 0.1)
-    with pytest.raises(ValueError, match="18 draws are too few .* need 19"):
+    with pytest.raises(ValueError, match=r"18 draws are too few .* need 19"):
         credible_intervals(np.zeros((18, 1, 1)), 0.9)
     with pytest.raises(ValueError, match="level must lie"):
         credible_intervals(np.zeros((18, 1, 1)), 1.0)
