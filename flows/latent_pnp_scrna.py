@@ -93,7 +93,7 @@ paper = Paper(
         "coupling rho sets how much. Averages of the draws cluster better than principal components; their spread says how sure "
         "the labels are."
     ),
-    figures=("silhouette_by_setup", "maps", "rho_sweep", "between_modes", "depth", "denoising_error", "rho_choice"),
+    figures=("silhouette_by_setup", "maps", "rho_sweep", "between_modes", "depth", "denoising_error", "exact_posterior", "rho_choice"),
     stages=[
         Stage(
             "prepare-reference",
@@ -125,8 +125,8 @@ paper = Paper(
             needs=["prepare-reference", "prepare-target", "warmstart"],
             budget_min=6,
             device="gpu",
-            metrics=[f"dice.{{chosen_rho,chosen_rho_relative,slice_rmse_ratio}}.{_braces((*SETUPS, *BLOOD))}"],
-            metrics_in={"gpu": [f"dice.{{chosen_rho,chosen_rho_relative,slice_rmse_ratio}}.{FILE_NAMES}"]},
+            metrics=[f"dice.{{chosen_rho,chosen_rho_relative,centred_rho_relative,slice_rmse_ratio}}.{_braces((*SETUPS, *BLOOD))}"],
+            metrics_in={"gpu": [f"dice.{{chosen_rho,chosen_rho_relative,centred_rho_relative,slice_rmse_ratio}}.{FILE_NAMES}"]},
         ),
         Stage(
             "train-basis",
@@ -193,16 +193,21 @@ paper = Paper(
         ),
         Claim(
             "separates_shifted_cells",
-            "The same holds under more noise, heavy-tailed noise and heavy-tailed latents; under the last the gain is not larger "
-            "than matched.",
-            paper_says="setups 2, 3, 4: silhouette 0.24 -> 0.36, 0.22 -> 0.34, 0.22 -> 0.28; cLISI 1.27 -> 1.17, 1.32 -> 1.18, "
-            "1.35 -> 1.27",
-            check=all_of(
-                *(_separates(target) for target in SHIFTED),
-                *(better_than(f"{arm}.silhouette_gain.setup4", f"{arm}.silhouette_gain.setup1") for arm in ("dice_published", "dice")),
-            ),
+            "The same holds under more noise, heavy-tailed noise, and heavy-tailed latents with more noise.",
+            paper_says="setups 2-4: silhouette 0.24 -> 0.36, 0.22 -> 0.34, 0.22 -> 0.28; cLISI 1.27 -> 1.17, 1.32 -> 1.18, 1.35 -> 1.27",
+            check=all_of(*(_separates(target) for target in SHIFTED)),
             scale="reduced",
             why_scale=GENERATOR,
+            gpu_scale="reduced",
+            control=Control("an isotropic Gaussian as prior", swap=NO_STRUCTURE),
+        ),
+        Claim(
+            "gains_least_in_heavy_tails",
+            "With the published chain, the gain in silhouette over PCA is not larger under heavy-tailed latents than when all matches.",
+            paper_says="silhouette gains 0.12 in setup 1 and 0.06 in setup 4, the smallest of the four",
+            check=better_than("dice_published.silhouette_gain.setup4", "dice_published.silhouette_gain.setup1"),
+            scale="reduced",
+            why_scale="one rho in both setups, as a gain depends on rho; " + GENERATOR,
             gpu_scale="reduced",
             control=Control("an isotropic Gaussian as prior", swap=NO_STRUCTURE),
         ),

@@ -1,6 +1,7 @@
 """Train stage: rho of every target, chosen without labels on the held-out slice of its reference.
 
-`rho.parquet` has the error of every rho that was tried, `chosen.json` the best one for each target and seed, in data units.
+`rho.parquet` has the error of every rho that was tried, `chosen.json` the best one for each target and seed, in data units. What the
+error without its mean would choose is reported beside it.
 """
 
 from __future__ import annotations
@@ -58,6 +59,8 @@ def train(params: CalibrateParams, inputs: Inputs, out: Path, log: Log) -> Metri
         best = [table.loc[table["rmse"].idxmin()] for table in mine]
         metrics |= summarise(f"dice.chosen_rho.{target}", chosen[target])
         metrics |= summarise(f"dice.chosen_rho_relative.{target}", [row["relative"] for row in best])
+        centred = [best_rho(table, "rmse_centred") / table["rho"].iloc[0] * table["relative"].iloc[0] for table in mine]
+        metrics |= summarise(f"dice.centred_rho_relative.{target}", centred)
         metrics |= summarise(f"dice.slice_rmse_ratio.{target}", [row["rmse"] / row["rmse_pca"] for row in best])
     write_json(out / "chosen.json", {"rho": chosen, "gibbs": params.gibbs.model_dump(), "n_sub": params.n_sub})
     return metrics

@@ -190,19 +190,24 @@ class Dice:
         )
 
     def choose_rho(self, query: AnnData | ArrayLike) -> float:
-        """The rho that best denoises the held-out reference slice at the query's noise; `rho_table` keeps the errors."""
+        """The rho that best denoises the held-out reference slice at the query's noise; `rho_table` keeps the errors.
+
+        With counts on both sides (layer `counts`) the slice is thinned, and judged by the error without the shift that all cells share.
+        """
         self._fitted()
         clean = self.space.standardise(self._slice)
         rng = np.random.default_rng([self.seed, 91])
         copies = max(1, 200 // len(clean))
         counts = _counts(query)
-        if self._slice_counts is not None and counts is not None and self._depth:
+        thinned = self._slice_counts is not None and counts is not None and bool(self._depth)
+        if thinned:
+            assert counts is not None
             noisy = [self._thinned(float(np.median(counts.sum(axis=1))), rng) for _ in range(copies)]
         else:
             variance = self.space.residual_variance(self.space.standardise(self._columns(query)))
             noisy = [with_gaussian_noise(clean, variance, rng) for _ in range(copies)]
         self.rho_table = score_rho(self.space, self.prior, clean, noisy, self.noise(), self.params.gibbs, self.seed)
-        return best_rho(self.rho_table)
+        return best_rho(self.rho_table, "rmse_centred" if thinned else "rmse")
 
     def noise(self) -> Floats:
         """Variance of the likelihood for each gene (d,), standardised units."""

@@ -4,7 +4,8 @@ Arms are named after the prior: `dice` (diffusion), `wiener_sampled` (Gaussian),
 `gaussian_trained` (diffusion prior of Gaussian vectors), `isotropic` (N(0, s^2 I)) and `flat` (no prior). Alone a name means the chosen
 rho; `<arm>_published` uses the published chains, `repeats_<R>` the last draws of R of them, `single` one draw. `scores.parquet` has a
 row per arm, metric, target and seed, `embeddings.parquet` a row per cell of the main arms, `spread.parquet` what the draws of `dice`
-say about each cell, `path.parquet` cells between two classes.
+say about each cell, `path.parquet` cells between two classes, `exact.parquet`
+chain averages beside closed forms.
 """
 
 from __future__ import annotations
@@ -70,6 +71,7 @@ class _Found(NamedTuple):
     embeddings: pd.DataFrame
     spread: pd.DataFrame
     path: pd.DataFrame
+    exact: pd.DataFrame
 
 
 def evaluate(params: DiceEvaluationParams, inputs: Inputs, out: Path, log: Log) -> Metrics:
@@ -142,8 +144,10 @@ def _evaluate(item: _Item) -> _Found:
     kept = pd.concat(
         [cells_of(embeddings[arm], target.labels).assign(arm=arm, target=item.case.target, seed=item.case.seed) for arm in KEPT_ARMS]
     )
-    path = _path_between(fitted, item) if item.case.target == p.path else pd.DataFrame()
-    return _Found(table_of(scores, item.case.target, item.case.seed), kept, _labels_of(draws["dice"], fitted, target, item), path)
+    path, exact = pd.DataFrame(), pd.DataFrame()
+    if item.case.target == p.path:
+        path, exact = _path_between(fitted, item), _against_closed_forms(fitted, z, embeddings, item)
+    return _Found(table_of(scores, item.case.target, item.case.seed), kept, _labels_of(draws["dice"], fitted, target, item), path, exact)
 
 
 def _few_draws(draws: Draws) -> dict[str, Floats]:
@@ -170,6 +174,20 @@ def _labels_of(draws: Draws, fitted: Fitted, target: Cells, item: _Item) -> pd.D
             "correct": soft.argmax(axis=1) == truth,
             "label": target.labels,
             "target": item.case.target,
+            "seed": item.case.seed,
+        }
+    )
+
+
+def _against_closed_forms(fitted: Fitted, z: Floats, embeddings: dict[str, Floats], item: _Item) -> pd.DataFrame:
+    """First latent of every cell: chain averages at the chosen rho beside exact posterior means under noise 1 + rho^2."""
+    measured, noise = z @ fitted.space.loadings, 1 + item.rho**2
+    mixture = mixture_prior(fitted.latents, len(set(fitted.labels.tolist())), item.case.seed)
+    return pd.DataFrame(
+        {
+            "exact_gaussian": gaussian_prior(fitted.latents).posterior_mean(measured, noise)[:, 0],
+            "exact_mixture": mixture.posterior_mean(measured, noise)[:, 0],
+            **{arm: embeddings[arm][:, 0] for arm in ("wiener_sampled", "gmm_sampled", "dice")},
             "seed": item.case.seed,
         }
     )

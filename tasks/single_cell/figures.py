@@ -40,7 +40,7 @@ STYLES = dict(
 
 
 def by_setup(table: pd.DataFrame, metric: str) -> Figure:
-    """Means and intervals of the main arms, a group of bars per simulated setup."""
+    """Means and intervals of the main arms, a group of bars per simulated setup; errors relative to PCA's of the same seed."""
     targets = [t for t in sorted(set(table["target"])) if t.startswith("setup")]
     arms = [a for a in SETUP_ARMS if a in set(table.loc[table["metric"] == metric, "arm"])]
     plot, axes = figure(9, 3.8)
@@ -50,14 +50,14 @@ def by_setup(table: pd.DataFrame, metric: str) -> Figure:
         for x, target in enumerate(targets):
             values = _values(table, arm, metric, target)
             if values.size:
-                mean, lo, hi = _interval(values)
+                mean, lo, hi = _interval(values / _values(table, "pca", metric, target) if metric == "rmse" else values)
                 where.append(x + (i - (len(arms) - 1) / 2) * width)
                 means.append(mean)
                 spans.append((mean - lo, hi - mean))
         axes.bar(where, means, width, color=_colour(arm), label=NAMES[arm])
         axes.errorbar(where, means, np.array(spans).T if spans else None, fmt="none", ecolor="#333333", elinewidth=0.8)
     axes.set_xticks(range(len(targets)), [f"setup {t.removeprefix('setup')}" for t in targets])
-    axes.set_ylabel({"silhouette": "silhouette of the true types", "rmse": "error to the noise-free latents"}[metric])
+    axes.set_ylabel({"silhouette": "silhouette of the true types", "rmse": "error to the noise-free latents / PCA's"}[metric])
     axes.legend(ncols=4, fontsize=8, loc="upper center", bbox_to_anchor=(0.5, -0.1))
     return plot
 
@@ -110,13 +110,13 @@ def depth_sweep(table: pd.DataFrame) -> Figure:
         ax.set_xlabel("counts kept")
         ax.set_title(label, fontsize=9.5)
     if axes[0].lines:
-        axes[0].legend(fontsize=7.5, ncols=2)
+        plot.legend(*axes[0].get_legend_handles_labels(), fontsize=8, ncols=4, loc="outside lower center")
     return plot
 
 
 def maps(cells: pd.DataFrame, spreads: pd.DataFrame) -> Figure:
     """t-SNE of PCA and of DICE coloured by type, and of DICE coloured by posterior spread. For looking at; no number comes from it."""
-    plot, axes = figure(10, 3.7, columns=3)
+    plot, axes = figure(10, 4.0, columns=3)
     names = sorted(set(cells["label"]))
     for ax, arm in zip(axes, ("pca", "dice"), strict=False):
         rows = cells[cells["arm"] == arm].sort_values("cell")
@@ -125,7 +125,7 @@ def maps(cells: pd.DataFrame, spreads: pd.DataFrame) -> Figure:
             mine = (rows["label"] == name).to_numpy()
             ax.scatter(*flat[mine].T, s=7, color=COLOURS[i % len(COLOURS)], label=name, lw=0)
         ax.set_title(NAMES[arm])
-    axes[0].legend(fontsize=6.5, markerscale=1.5, loc="best", framealpha=0.7, frameon=True)
+    plot.legend(*axes[0].get_legend_handles_labels(), fontsize=8, ncols=4, markerscale=2, loc="outside lower center")
     dots = axes[2].scatter(*flat.T, s=7, c=np.sqrt(spreads.sort_values("cell")["spread"]), cmap="viridis", lw=0)
     plot.colorbar(dots, ax=axes[2], label="posterior spread (root of trace)")
     axes[2].set_title("DICE, uncertainty")
@@ -155,6 +155,22 @@ def between_modes(path: pd.DataFrame) -> Figure:
     return plot
 
 
+def exact_posterior(table: pd.DataFrame) -> Figure:
+    """Chain averages against exact posterior means of the first latent, a panel per prior; the mixture stands in for the diffusion's."""
+    pairs = [("exact_gaussian", "wiener_sampled"), ("exact_mixture", "gmm_sampled"), ("exact_mixture", "dice")]
+    names = ["Gaussian prior", "two-class mixture", "DICE against the mixture"]
+    plot, axes = figure(9, 3.2, columns=3, sharex=True, sharey=True)
+    rows = table[table["seed"] == table["seed"].min()]
+    for ax, (exact, sampled), name in zip(axes, pairs, names, strict=True):
+        ax.scatter(rows[exact], rows[sampled], s=5, color=COLOURS[0], lw=0, alpha=0.6)
+        ends = [rows[exact].min(), rows[exact].max()]
+        ax.plot(ends, ends, color="#333333", lw=0.8)
+        ax.set_title(name, fontsize=9.5)
+        ax.set_xlabel("exact posterior mean")
+    axes[0].set_ylabel("average of the draws")
+    return plot
+
+
 def rho_choice(table: pd.DataFrame) -> Figure:
     """Error on the noised held-out slice against rho, relative to PCA's, mean over seeds; a line per target, a dot at its smallest."""
     plot, axes = figure(7.5, 3.8)
@@ -176,7 +192,8 @@ def rho_choice(table: pd.DataFrame) -> Figure:
 
 
 def _values(table: pd.DataFrame, arm: str, metric: str, target: str) -> np.ndarray:
-    rows = table[(table["arm"] == arm) & (table["metric"] == metric) & (table["target"] == target)]
+    """In the order of the seeds."""
+    rows = table[(table["arm"] == arm) & (table["metric"] == metric) & (table["target"] == target)].sort_values("seed")
     return rows["value"].to_numpy(dtype=float)
 
 

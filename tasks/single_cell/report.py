@@ -98,4 +98,5 @@ def _draw(params: ReportParams, inputs: Inputs, log: Log, table: pd.DataFrame) -
     path = read_parquet(inputs.file("evaluate-dice", "path.parquet"))
     if len(path):
         log.figure("between_modes", figures.between_modes(path))
+        log.figure("exact_posterior", figures.exact_posterior(read_parquet(inputs.file("evaluate-dice", "exact.parquet"))))
     log.figure("rho_choice", figures.rho_choice(read_parquet(inputs.file("train-rho", "rho.parquet"))))

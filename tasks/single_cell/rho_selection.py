@@ -86,7 +86,9 @@ def score_rho(
         after: called with the number of each rho.
 
     Returns:
-        A row per rho: `relative` (units of s), `rho` (data units), `rmse` to the latents of the slice without the added noise.
+        A row per rho: `relative` (units of s), `rho` (data units), `rmse` to the latents of the slice without the added noise, and
+        `rmse_centred`, the same without the mean error: a shift that all cells share, as thinned counts have, does not matter to
+        clustering.
     """
     import torch
 
@@ -96,16 +98,24 @@ def score_rho(
     for number, relative in enumerate(grid):
         rho = relative * space.scale
         draws = run_chains(likelihood, prior, params.at(rho), torch.Generator().manual_seed(seed))
-        records.append({"relative": relative, "rho": rho, "rmse": latent_rmse(draws.mean, truth)})
+        error = draws.mean - truth
+        records.append(
+            {
+                "relative": relative,
+                "rho": rho,
+                "rmse": latent_rmse(error, 0.0),
+                "rmse_centred": latent_rmse(error, error.mean(axis=0)),
+            }
+        )
         if after is not None:
             after(number)
     return pd.DataFrame(records)
 
 
-def best_rho(table: pd.DataFrame) -> float:
-    """The rho with the smallest error, the smaller one of equals.
+def best_rho(table: pd.DataFrame, error: str = "rmse") -> float:
+    """The rho with the smallest error (a column of the table), the smaller one of equals.
 
     >>> best_rho(pd.DataFrame({"rho": [1.0, 2.0, 3.0], "rmse": [0.5, 0.4, 0.4]}))
     2.0
     """
-    return float(table["rho"].to_numpy()[table["rmse"].to_numpy().argmin()])
+    return float(table["rho"].to_numpy()[table[error].to_numpy().argmin()])

@@ -57,10 +57,17 @@ def test_cells_between_two_classes(pipeline):
     assert found["single.entropy_midpoint_nats.setup1"] == 0
 
 
+def test_chain_averages_lie_near_the_exact_means(pipeline):
+    root, _, _ = pipeline
+    table = pd.read_parquet(root / "evaluate-dice/exact.parquet")
+    assert len(table) == 120
+    assert np.corrcoef(table["exact_gaussian"], table["wiener_sampled"])[0, 1] > 0.9
+
+
 def test_numbers_do_not_depend_on_the_number_of_processes(pipeline, tmp_path, monkeypatch):
     root, metrics, _ = pipeline
     monkeypatch.setenv("PAPERS_THREADS", "2")
     assert pnp_stages.run_stage("evaluate-dice", root, tmp_path / "again") == metrics["evaluate-dice"]
-    for name in ("scores", "embeddings", "spread", "path"):
+    for name in ("scores", "embeddings", "spread", "path", "exact"):
         files = [folder / f"{name}.parquet" for folder in (root / "evaluate-dice", tmp_path / "again")]
         pd.testing.assert_frame_equal(*(pd.read_parquet(file) for file in files))

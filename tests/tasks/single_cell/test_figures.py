@@ -24,6 +24,12 @@ def test_bars_are_the_means_of_the_arms_that_were_measured():
     assert labels == ["PCA", "DICE, chosen ρ"]
 
 
+def test_errors_are_relative_to_pca_of_the_same_seed():
+    parts = [table_of({"pca": {"rmse": 2.0 + 2 * s}, "dice": {"rmse": 1.0 + s}}, "setup1", s) for s in (1, 0)]
+    heights = [bar.get_height() for bar in figures.by_setup(pd.concat(parts), "rmse").axes[0].patches]
+    assert heights == [1.0, 0.5]
+
+
 def test_a_sweep_has_a_line_for_each_target_through_the_means():
     scores = {"rho_0p3": {"silhouette": 0.2}, "rho_2p0": {"silhouette": 0.3}, "pca": {"silhouette": 0.1}}
     plot = figures.rho_sweep(table_of(scores, "setup1", 0), ["setup1"])
@@ -50,6 +56,13 @@ def test_maps_place_every_cell():
     )
     plot = figures.maps(cells, pd.DataFrame({"cell": range(20), "spread": rng.random(20)}))
     assert [sum(len(c.get_offsets()) for c in ax.collections) for ax in plot.axes[:3]] == [20, 20, 20]
+
+
+def test_chain_averages_against_exact_means():
+    columns = ("exact_gaussian", "exact_mixture", "wiener_sampled", "gmm_sampled", "dice")
+    table = pd.DataFrame({c: [float(i), i + 1.0] for i, c in enumerate(columns)}).assign(seed=[0, 1])
+    panels = figures.exact_posterior(table).axes
+    assert [ax.collections[0].get_offsets().tolist() for ax in panels] == [[[0, 2]], [[1, 3]], [[1, 4]]]
 
 
 def test_lines_between_modes_and_the_choice_of_rho():

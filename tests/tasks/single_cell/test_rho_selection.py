@@ -60,7 +60,20 @@ def test_the_choice_meets_the_noise_that_was_added():
 
 
 def test_of_equal_errors_the_smaller_rho():
-    assert best_rho(pd.DataFrame({"rho": [1.0, 2.0, 4.0], "rmse": [0.3, 0.2, 0.2]})) == 2.0
+    table = pd.DataFrame({"rho": [1.0, 2.0, 4.0], "rmse": [0.3, 0.2, 0.2], "rmse_centred": [0.1, 0.2, 0.2]})
+    assert best_rho(table) == 2.0
+    assert best_rho(table, "rmse_centred") == 1.0
+
+
+def test_a_shift_of_all_cells_does_not_count_in_the_centred_error():
+    rng = np.random.default_rng(0)
+    x = 3 * rng.standard_normal((300, 2)) @ rng.standard_normal((2, 20)) + rng.standard_normal((300, 20))
+    space, _ = fit_latent_space(x, [str(i) for i in range(20)], 2)
+    z, prior = space.standardise(x), gaussian_prior(space.project(x))
+    shifted = z + 2.0 * space.loadings[:, 0]
+    tables = [score_rho(space, prior, z, [y], 1.0, GibbsParams(iterations=6, burn_in=2), 0, (0.1,)) for y in (z, shifted)]
+    assert tables[1]["rmse"][0] > 1.3 * tables[0]["rmse"][0]
+    assert tables[1]["rmse_centred"][0] == pytest.approx(tables[0]["rmse_centred"][0], rel=0.05)
 
 
 def test_rmse_by_hand():
