@@ -121,10 +121,11 @@ def noise_prediction_error(model: TabularDenoiser, rows: np.ndarray, abar: Float
     import torch
 
     generator = torch.Generator().manual_seed(seed)
-    clean = torch.as_tensor(rows, dtype=torch.float32)
+    device = next(model.parameters()).device
+    clean = torch.as_tensor(rows, dtype=torch.float32, device=device)
     errors = []
     with torch.inference_mode():
         for level in abar:
-            noise = torch.randn(clean.shape, generator=generator)
+            noise = torch.randn(clean.shape, generator=generator).to(device)
             errors.append(float((model(noised(clean, float(level), noise), float(level)) - noise).square().mean()))
     return float(np.mean(errors))

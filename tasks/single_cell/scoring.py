@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 import pandas as pd
@@ -12,8 +12,10 @@ from numpy.typing import NDArray
 from tasks.common.node import Metrics
 from tasks.common.statistics import paired, summarise
 from tasks.single_cell.clustering_metrics import RESOLUTIONS, NeighbourGraph, clisi, embedding_metrics, rmse, silhouette, transfer_accuracy
-from tasks.single_cell.cohort_files import Cells
-from tasks.single_cell.prior_training import Fitted
+
+if TYPE_CHECKING:
+    from tasks.single_cell.cohort_files import Cells
+    from tasks.single_cell.prior_training import Fitted
 
 Floats = NDArray[np.float64]
 
