@@ -86,6 +86,7 @@ paper = Paper(
     title="Clustering by Denoising: Latent plug-and-play diffusion for single-cell data",
     arxiv="2510.22835",
     openreview="zxlbh55PhC",
+    apply="tasks.single_cell.application:denoise",
     summary=(
         "A cell's expression is a few latent factors plus noise. A diffusion model of the latents, trained on a reference, serves "
         "as prior in "
