@@ -172,7 +172,7 @@ def _shape(annotation: Any) -> dict[str, Any] | None:
         return {"action": argparse.BooleanOptionalAction}
     if annotation is Path:
         return {"type": lambda text: Path(text).expanduser(), "metavar": "FILE"}
-    return {"type": str, "metavar": annotation.__name__.upper()} if annotation in (int, float, str) else None
+    return {"type": str, "metavar": {int: "N", float: "X", str: "TEXT"}[annotation]} if annotation in (int, float, str) else None
 
 
 def _option(name: str) -> str:
