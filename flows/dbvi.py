@@ -360,7 +360,7 @@ paper = Paper(
         ),
         Deviation(
             "The correction is r = s_cond + (U - m_t) / kappa_t, zero at the start and bounded by 30; the explicit h of a path's own start "
-            "is absorbed in it.",
+            "is absorbed in it (`own_start` adds it).",
             because="without the bound a rare draw can run away at test time; h with U_0 would make Q differ from P before training",
         ),
         Deviation(

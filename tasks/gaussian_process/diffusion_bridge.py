@@ -44,6 +44,8 @@ class BridgeParams(Params):
         hidden: width of the two hidden layers of the correction.
         amortiser: width of the hidden layer of mu's network.
         bound: largest absolute value of a correction, else the chain is an unbounded feedback loop.
+        own_start: Doob's h of the path's own start: `absorbed` in the correction, or added to it (`explicit`, or `detached`, without
+            a gradient through the start); it is not bounded, and Q then differs from P before training.
         whiten: diffuse V with prior N(0, I); False diffuses U with prior N(0, K_ZZ), as the paper writes.
     """
 
@@ -59,12 +61,15 @@ class BridgeParams(Params):
     hidden: int = Field(64, ge=1)
     amortiser: int = Field(64, ge=1)
     bound: float = Field(30.0, gt=0.0)
+    own_start: Literal["absorbed", "explicit", "detached"] = "absorbed"
     whiten: bool = True
 
     def model_post_init(self, context: Any, /) -> None:
         """Refuse a combination that has no meaning."""
         if self.learn_sigma and self.integrator != "exact":
             raise ValueError("learn_sigma needs integrator 'exact', got 'euler'")
+        if self.own_start != "absorbed" and (self.learn_sigma or not self.doob):
+            raise ValueError(f"own_start {self.own_start!r} needs doob and a fixed sigma")
         lo, hi, _ = SIGMA_GRID
         if self.learn_sigma and not lo < self.sigma < hi:
             raise ValueError(f"a learnable sigma must start in ({lo}, {hi}), got {self.sigma}")
@@ -93,6 +98,8 @@ class BridgePosterior(nn.Module):
     decay: Tensor
     times: Tensor
     kappa: Tensor
+    toward: Tensor
+    forget: Tensor
     end: Tensor
     log_kappa: Tensor
     log_information: Tensor
@@ -139,6 +146,9 @@ class BridgePosterior(nn.Module):
         for name in ("gain", "pull", "shift", "spread", "weight"):
             self._keep(name, np.broadcast_to(getattr(chain, name), (params.steps,)))
         self._keep("kappa", at.kappa)
+        a, q = at.decay[:-1], process.noise_variance(at.times[:-1])
+        self._keep("toward", a / q)  # these two make `doob_drift`
+        self._keep("forget", a * params.sigma**2 / (a**2 * params.sigma**2 + q))
         self._keep("end", np.array([chain.end_mean, chain.end_variance], dtype=float))
 
     def center(self, z: Tensor) -> Tensor:
@@ -172,6 +182,9 @@ class BridgePosterior(nn.Module):
         for k in range(self.params.steps):
             first = torch.baddbmm(biases[k], v, self.correction.weights[0])
             r = largest * torch.tanh(self.correction.tail(first) / largest)
+            if self.params.own_start != "absorbed":
+                own = states[0].detach() if self.params.own_start == "detached" else states[0]
+                r = r + self.toward[k] * (own - mu - self.forget[k] * (v - self.decay[k] * mu))
             v = gain[k] * v + shift[k] * r + drive[k]
             corrections.append(r)
             states.append(v)

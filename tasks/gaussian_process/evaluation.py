@@ -91,11 +91,16 @@ def collect(runs: pd.DataFrame, curves: pd.DataFrame, params: EvaluateParams) ->
 def early_area(curve: pd.DataFrame, share: float) -> np.ndarray:
     """Mean log test RMSE over the marks of the first `share` of the steps, per seed: the area under the curve, per step.
 
+    Raises:
+        ValueError: if the curve has no mark as early as that.
+
     >>> curve = pd.DataFrame({"seed": 0, "step": [50, 100], "value": [np.e, 1.0]})
     >>> early_area(curve, 0.5).tolist()
     [1.0]
     """
     early = curve[curve["step"] <= share * curve["step"].max()]
+    if early.empty:
+        raise ValueError(f"early must reach the curve's first mark, step {curve['step'].min()} of {curve['step'].max()}, got {share}")
     logs = early.assign(value=np.log(early["value"])).groupby("seed")["value"].mean()
     return np.asarray(logs.sort_index())
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch.distributions import MultivariateNormal, Normal
 
-from tasks.diffusion.linear_gaussian import OrnsteinUhlenbeck, gaussian_kl, reverse_chain, sampler_marginals
+from tasks.diffusion.linear_gaussian import OrnsteinUhlenbeck, doob_drift, gaussian_kl, reverse_chain, sampler_marginals
 from tasks.gaussian_process.deep_gp import build_deep_gp, build_layers
 from tasks.gaussian_process.diffusion_bridge import BridgeParams, BridgePosterior
 from tasks.gaussian_process.exact import ExactGP
@@ -52,12 +52,15 @@ def by_hand(made: BridgePosterior, samples: int):
             else:
                 v = mu + p.sigma * noise[r, 0, s]
                 terms[r, 0] += gaussian_kl(((1 - at.decay[0]) ** 2 * mu**2).sum(), mu.size, p.sigma**2, at.kappa[0]) / samples
+            first = v
             for k in range(p.steps):
                 h = v @ weights["correction.weights.0"][r] + weights["correction.biases.0"][r, 0]
                 h = h + mu @ weights["from_context"][r] + at.times[k] * weights["from_time"][r, 0]
                 for layer in (1, 2):
                     h = h / (1 + np.exp(-h)) @ weights[f"correction.weights.{layer}"][r] + weights[f"correction.biases.{layer}"][r, 0]
                 correction = p.bound * np.tanh(h / p.bound)
+                if p.own_start != "absorbed":
+                    correction = correction + doob_drift(process, p.sigma, v, at.times[k], first, mu)
                 terms[r, 1] += 0.5 * chain.weight[k] * (correction**2).sum() / samples
                 v = chain.gain[k] * v + chain.pull[k] * mu + chain.shift[k] * correction + chain.spread[k] * noise[r, k + 1, s]
             end = Normal(torch.tensor(chain.end_mean * mu), float(np.sqrt(chain.end_variance)))
@@ -70,7 +73,23 @@ def by_hand(made: BridgePosterior, samples: int):
 @pytest.mark.parametrize("start", ["bridge", "paper"])
 @pytest.mark.parametrize(("integrator", "doob"), [("exact", True), ("exact", False), ("euler", True), ("euler", False)])
 def test_draws_are_those_of_a_loop(center, start, integrator, doob):
-    made = posterior(center=center, start=start, integrator=integrator, doob=doob, steps=4)
+    compare_with_loop(posterior(center=center, start=start, integrator=integrator, doob=doob, steps=4))
+
+
+@pytest.mark.parametrize("own_start", ["explicit", "detached"])
+def test_doobs_drift_of_the_paths_own_start_can_be_added(own_start):
+    compare_with_loop(posterior(own_start=own_start, steps=4))
+
+
+def test_a_detached_start_has_the_same_draws_and_another_gradient():
+    drawn = {kind: posterior(own_start=kind, steps=4) for kind in ("explicit", "detached")}
+    kl = {kind: made.draw(Z, 3, streams()).kl.sum() for kind, made in drawn.items()}
+    assert kl["explicit"].item() == kl["detached"].item()
+    gradients = [torch.autograd.grad(kl[kind], made.amortiser.weights[0])[0] for kind, made in drawn.items()]
+    assert not torch.allclose(*gradients)
+
+
+def compare_with_loop(made: BridgePosterior) -> None:
     drawn = made.draw(Z, 3, streams())
     values, terms = by_hand(made, 3)
     np.testing.assert_allclose(drawn.values.detach().numpy(), values, atol=1e-5)
@@ -189,6 +208,8 @@ def test_corrections_are_bounded():
         ({"center": "nowhere"}, "amortised"),
         ({"learn_sigma": True, "integrator": "euler"}, "needs integrator 'exact'"),
         ({"learn_sigma": True, "sigma": 5.0}, "must start in"),
+        ({"own_start": "explicit", "doob": False}, "needs doob and a fixed sigma"),
+        ({"own_start": "detached", "learn_sigma": True}, "needs doob and a fixed sigma"),
     ],
 )
 def test_impossible_parameters_are_refused(options, message):

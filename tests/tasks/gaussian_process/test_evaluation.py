@@ -55,6 +55,12 @@ def test_area_is_the_mean_log_error_of_the_early_marks():
     np.testing.assert_allclose(early_area(curve, 0.4), [np.log(4.0), np.log(4.0)])
 
 
+def test_a_share_before_the_first_mark_is_refused():
+    curve = pd.DataFrame({"seed": 0, "step": [50, 100], "value": [2.0, 1.0]})
+    with pytest.raises(ValueError, match=r"first mark, step 50 of 100, got 0\.4"):
+        early_area(curve, 0.4)
+
+
 def test_derived_quantities_by_hand():
     table = collect(runs(), curves(), PARAMS)
     assert table["dbvi", "path_last", "concrete"].tolist() == [20.0, 20.0]
