@@ -8,6 +8,7 @@ influences a node's results: the same node called directly writes the same `metr
 from __future__ import annotations
 
 import importlib
+import os
 import shutil
 import sys
 import time
@@ -190,6 +191,8 @@ def _child(project: Project, binding: Binding, partial: Path, live: Path) -> int
     from flows.engine.plan import params_path
 
     values = {**(section(project.root, params_path(binding.slug, binding.profile, declared)) or {}), **binding.fixed}
+    if binding.profile == "smoke":
+        os.environ.setdefault("PAPERS_THREADS", "1")  # seconds of work: a pool would spend more on starting
     try:
         with StageLog(partial, live) as log:
             call_node(binding.node, values, inputs, partial, log, metrics_name=metrics_name)
