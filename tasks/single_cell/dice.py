@@ -277,6 +277,8 @@ class Dice:
                     f"query lacks {len(absent)} of {len(self._names)} genes, for example {absent[0]!r}; use preprocessing.align_genes"
                 )
             values = values[:, [place[gene] for gene in self._names]]
+        if not len(values):
+            raise ValueError("query has no cells")
         if values.shape[1] != len(self._names):
             raise ValueError(f"query must have the reference's {len(self._names)} genes, got {values.shape[1]} columns")
         return np.asarray(values[:, self._kept], dtype=float)

@@ -156,5 +156,7 @@ def test_misuse_is_explained(tmp_path):
     dice = Dice(TINY, rho=1.0).fit(x)
     with pytest.raises(ValueError, match="20 genes, got 19 columns"):
         dice.transform(x[:, :19])
+    with pytest.raises(ValueError, match="query has no cells"):
+        dice.transform(x[:0])
     with pytest.raises(ValueError, match="1 NaN or infinite"):
         dice.transform(np.where(np.arange(x.size).reshape(x.shape) == 7, np.nan, x))
