@@ -1,7 +1,7 @@
 """Train stage of the basis: other numbers of components, and components of the target instead of the reference's.
 
-Each needs a prior of its own, which is why it is no part of the sweeps. Arms `k_<number>` and `basis_target`, at the rho that was chosen
-for the target with the main basis, in units of the latents' scale.
+Each needs a prior of its own, which is why it is no part of the sweeps. Arms `basis_<number>` and `basis_target`, beside each its PCA
+(`pca_basis_<number>`), all at one rho in units of their latents' scale.
 """
 
 from __future__ import annotations

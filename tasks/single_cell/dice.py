@@ -141,7 +141,9 @@ class Dice:
         self.prior, self.losses = fit_diffusion_prior(latents, self.params.denoiser, self.seed, device=self.device, after=after)
         self.prior = self.prior.with_steps(self.params.n_sub)
         self._slice = np.asarray(values[held][:, self._kept], dtype=float)
-        counts = _counts(reference)
+        counts = _counts(reference, names)
+        if counts is not None and not _made_from(values, counts):
+            counts = None
         self._slice_counts = None if counts is None else np.asarray(counts[held], dtype=float)
         self._depth = None if counts is None else float(np.median(counts.sum(axis=1)))
         self.classes: tuple[str, ...] = ()
@@ -192,19 +194,22 @@ class Dice:
     def choose_rho(self, query: AnnData | ArrayLike) -> float:
         """The rho that best denoises the held-out reference slice at the query's noise; `rho_table` keeps the errors.
 
-        With counts on both sides (layer `counts`) the slice is thinned, and judged by the error without the shift that all cells share.
+        With counts on both sides (layer `counts`, of which the reference's expression is log1p CP10K) the slice is thinned to the depth
+        that the query has in the reference's genes, and judged by the error without the shift that all cells share. Otherwise it
+        gets Gaussian noise.
         """
         self._fitted()
+        cells = self._columns(query)
         clean = self.space.standardise(self._slice)
         rng = np.random.default_rng([self.seed, 91])
         copies = max(1, 200 // len(clean))
-        counts = _counts(query)
+        counts = _counts(query, self._names)
         thinned = self._slice_counts is not None and counts is not None and bool(self._depth)
         if thinned:
             assert counts is not None
             noisy = [self._thinned(float(np.median(counts.sum(axis=1))), rng) for _ in range(copies)]
         else:
-            variance = self.space.residual_variance(self.space.standardise(self._columns(query)))
+            variance = self.space.residual_variance(self.space.standardise(cells))
             noisy = [with_gaussian_noise(clean, variance, rng) for _ in range(copies)]
         self.rho_table = score_rho(self.space, self.prior, clean, noisy, self.noise(), self.params.gibbs, self.seed)
         return best_rho(self.rho_table, "rmse_centred" if thinned else "rmse")
@@ -272,6 +277,8 @@ class Dice:
                     f"query lacks {len(absent)} of {len(self._names)} genes, for example {absent[0]!r}; use preprocessing.align_genes"
                 )
             values = values[:, [place[gene] for gene in self._names]]
+        if not len(values):
+            raise ValueError("query has no cells")
         if values.shape[1] != len(self._names):
             raise ValueError(f"query must have the reference's {len(self._names)} genes, got {values.shape[1]} columns")
         return np.asarray(values[:, self._kept], dtype=float)
@@ -291,11 +298,20 @@ def _matrix(cells: Any, genes: Sequence[str] | None) -> tuple[NDArray[Any], list
     return x, [str(name) for name in (genes if genes is not None else range(x.shape[1]))]
 
 
-def _counts(cells: Any) -> NDArray[Any] | None:
+def _counts(cells: Any, genes: Sequence[str]) -> NDArray[Any] | None:
+    """Counts (n, d) in these genes, or None where there is no layer of them."""
     if not hasattr(cells, "layers") or "counts" not in cells.layers:
         return None
-    counts = cells.layers["counts"]
+    counts = cells[:, list(genes)].layers["counts"]
     return np.asarray(counts.toarray() if hasattr(counts, "toarray") else counts)
+
+
+def _made_from(values: NDArray[Any], counts: NDArray[Any]) -> bool:
+    """Whether expression is log1p CP10K of these counts: thinned counts are brought to that scale, and must compare with it."""
+    from tasks.single_cell.preprocessing import log_normalise
+
+    filled = counts.sum(axis=1) > 0
+    return bool(filled.any()) and np.allclose(values[filled], log_normalise(counts[filled]), rtol=1e-3, atol=1e-3)
 
 
 def _labels(cells: Any, labels: Sequence[str] | str | None, count: int) -> NDArray[Any] | None:

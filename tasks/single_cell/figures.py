@@ -26,7 +26,7 @@ NAMES = {
     "alra": "ALRA",
     "nmf": "NMF",
     "isotropic": "isotropic prior",
-    "oracle": "exact posterior mean",
+    "oracle": "posterior mean, true laws",
 }
 SETUP_ARMS = ("pca", "dice", "dice_published", "wiener_sampled", "wiener", "gmm", "knn_smoothing", "oracle")
 DEPTH_ARMS = ("pca", "dice", "wiener", "gmm", "knn_smoothing", "magic", "alra", "nmf")

@@ -181,7 +181,13 @@ class DiffusionPrior:
         Raises:
             ValueError: if rho / scale lies outside of the trained levels.
         """
-        u = self.chain().sample((z / self.scale).float(), rho / self.scale, generator)
+        chain = self.chain()
+        least, largest = chain.least * self.scale, chain.largest * self.scale
+        if not least < rho <= largest:
+            raise ValueError(
+                f"rho must lie above {least:.4g} and be at most {largest:.4g}, the noise that the prior was trained on, got {rho:.4g}"
+            )
+        u = chain.sample((z / self.scale).float(), rho / self.scale, generator)
         return u.to(z.dtype) * self.scale
 
     def chain(self) -> ReverseChain:

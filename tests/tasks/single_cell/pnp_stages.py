@@ -35,7 +35,7 @@ PARAMS: dict[str, Any] = {
         n_sub=3,
     ),
     "evaluate-baselines": baseline_evaluation.BaselineParams(),
-    "evaluate-sweep": sweep.SweepParams(grid=(0.3, 1.2), rho_targets=("setup1", "pbmc_p30"), gibbs=CHAIN, n_sub=3),
+    "evaluate-sweep": sweep.SweepParams(grid=(0.3, 0.7, 1.2), rho_targets=("setup1", "pbmc_p30"), gibbs=CHAIN, n_sub=3),
     "evaluate": report.ReportParams(map_target="pbmc_p30", sweep_targets=("setup1", "pbmc_p30")),
 }
 NODES: dict[str, Any] = {

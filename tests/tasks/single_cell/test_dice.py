@@ -84,8 +84,40 @@ def test_genes_are_matched_by_name():
 
 def test_counts_are_thinned_when_rho_is_chosen():
     dice = Dice(TINY).fit(counted(depth=20.0), "type")
-    shallow, deep = dice.choose_rho(counted(30, seed=1, depth=1.0)), dice.choose_rho(counted(30, seed=1, depth=20.0))
-    assert shallow >= deep
+    errors = []
+    for depth in (20.0, 1.0):
+        dice.choose_rho(counted(30, seed=1, depth=depth))
+        errors.append(dice.rho_table["rmse_centred"].iloc[0])
+    assert errors[1] > 1.5 * errors[0]  # fewer molecules are left of the slice
+
+
+def test_counts_of_genes_that_the_reference_lacks_do_not_make_a_query_deep():
+    reference, query = counted(depth=20.0), counted(30, seed=1, depth=1.0)
+    more = anndata.AnnData(np.c_[query.X, np.zeros(30, np.float32)], var=pd.DataFrame(index=[*query.var_names, "other"]))
+    more.layers["counts"] = np.c_[query.layers["counts"], np.full(30, 5000.0)]
+    dice = Dice(TINY).fit(reference)
+    dice.choose_rho(query)
+    alone = dice.rho_table
+    dice.choose_rho(more)
+    pd.testing.assert_frame_equal(dice.rho_table, alone)
+
+
+def test_a_shift_that_all_thinned_cells_share_does_not_choose_rho(monkeypatch):
+    table = pd.DataFrame({"rho": [1.0, 2.0, 3.0], "rmse": [3.0, 2.0, 1.0], "rmse_centred": [1.0, 2.0, 3.0]})
+    monkeypatch.setattr("tasks.single_cell.dice.score_rho", lambda *_: table)
+    assert Dice(TINY).fit(counted()).choose_rho(counted(10, seed=1)) == 1.0
+    assert Dice(TINY).fit(cells()[0]).choose_rho(cells(10, seed=1)[0]) == 3.0
+
+
+def test_counts_on_another_scale_than_the_expression_are_left_alone(monkeypatch):
+    reference, seen = counted(), []
+    reference.X = reference.X / np.log(2)
+    real = Dice._thinned
+    monkeypatch.setattr(Dice, "_thinned", lambda *given: seen.append(1) or real(*given))
+    Dice(TINY).fit(reference).choose_rho(counted(10, seed=1))
+    assert not seen
+    Dice(TINY).fit(counted()).choose_rho(counted(10, seed=1))
+    assert seen
 
 
 @pytest.mark.parametrize("with_counts", [False, True])
@@ -124,5 +156,7 @@ def test_misuse_is_explained(tmp_path):
     dice = Dice(TINY, rho=1.0).fit(x)
     with pytest.raises(ValueError, match="20 genes, got 19 columns"):
         dice.transform(x[:, :19])
+    with pytest.raises(ValueError, match="query has no cells"):
+        dice.transform(x[:0])
     with pytest.raises(ValueError, match="1 NaN or infinite"):
         dice.transform(np.where(np.arange(x.size).reshape(x.shape) == 7, np.nan, x))

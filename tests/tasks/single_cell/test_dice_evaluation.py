@@ -8,8 +8,9 @@ import torch
 
 from tasks.common.formats import read_json
 from tasks.single_cell.cohort_files import read_cohort
+from tasks.single_cell.dice_evaluation import _few_draws
 from tasks.single_cell.prior_training import read_fitted
-from tasks.single_cell.split_gibbs import GaussianLikelihood, run_chains
+from tasks.single_cell.split_gibbs import Draws, GaussianLikelihood, run_chains
 
 
 def test_embeddings_are_those_of_the_chain_at_the_chosen_rho(pipeline):
@@ -71,3 +72,14 @@ def test_numbers_do_not_depend_on_the_number_of_processes(pipeline, tmp_path, mo
     for name in ("scores", "embeddings", "spread", "path", "exact"):
         files = [folder / f"{name}.parquet" for folder in (root / "evaluate-dice", tmp_path / "again")]
         pd.testing.assert_frame_equal(*(pd.read_parquet(file) for file in files))
+
+
+def test_repeats_average_last_draws_and_another_single_draw_is_another_chain():
+    last = np.arange(10, dtype=np.float32)[:, None, None] + np.zeros((10, 3, 2), np.float32)
+    few = _few_draws(Draws(last, last))
+    assert {arm: float(u.mean()) for arm, u in few.items()} == {
+        "repeats_1": 0.0,
+        "repeats_5": 2.0,
+        "repeats_10": 4.5,
+        "another_single": 1.0,
+    }

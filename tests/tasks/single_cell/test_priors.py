@@ -127,9 +127,11 @@ def test_what_is_no_prior_is_refused(tmp_path):
         mixture_prior(np.zeros((3, 2)), 4, 0)
     with pytest.raises(ValueError, match="not all zero"):
         fit_diffusion_prior(np.zeros((3, 2)), TINY, 0)
-    prior, _ = fit_diffusion_prior(np.random.default_rng(0).standard_normal((100, 2)), TINY, seed=0)
-    with pytest.raises(ValueError, match="last trained noise level"):
-        prior.sample(torch.zeros(1, 2), 1e4, torch.Generator())
+    prior, _ = fit_diffusion_prior(3 * np.random.default_rng(0).standard_normal((100, 2)), TINY, seed=0)
+    for rho in (0.9 * 0.01977 * prior.scale, 1.1 * 174.4 * prior.scale):  # trained levels, in data units
+        bounds = f"above {0.019768 * prior.scale:.4g} and be at most {174.423 * prior.scale:.4g}"
+        with pytest.raises(ValueError, match=bounds):
+            prior.sample(torch.zeros(1, 2), rho, torch.Generator())
     prior.save(tmp_path)
     (tmp_path / "config.json").write_text('{"kind": "diffusion"}')
     with pytest.raises(ValueError, match="does not describe a diffusion prior"):
