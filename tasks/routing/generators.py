@@ -1,0 +1,120 @@
+"""Random instances as in the benchmark of Bi et al. (2024) that LMask is tested on; coordinates in units of 100, so in the unit square.
+
+Every function takes a `torch.Generator`, so that a batch is a function of its seed.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, get_args
+
+import torch
+from torch import Tensor
+
+from tasks.routing.instances import Instances
+from tasks.routing.tspdl import tspdl
+from tasks.routing.tsptw import open_depot, tsptw
+
+Hardness = Literal["easy", "medium", "hard"]
+WIDTHS = {"easy": (0.5, 0.75), "medium": (0.1, 0.2)}
+"""Widths of time windows, as shares of the horizon."""
+CONSTRAINED = {"easy": 0.5, "medium": 0.75, "hard": 0.9}
+"""Share of ports with a draft limit below the full load."""
+HORIZON = 55.0
+"""Expected length of a leg between random nodes of the 100 x 100 square, as the benchmark rounds it."""
+MOST_SLACK = 50
+
+
+def random_tsptw(count: int, nodes: int, hardness: Hardness, generator: torch.Generator) -> Instances:
+    """Random instances with time windows.
+
+    Easy and medium: windows start uniformly in [0, T), T = 55 N, and are .5 to .75 or .1 to .2 of T wide; nothing makes them feasible.
+    Hard: windows of width at most 1 around the arrival times along a random tour, so that a tour exists.
+
+    Args:
+        count: B.
+        nodes: N, the depot included, at least 2.
+        hardness: easy, medium or hard.
+        generator: randomness.
+
+    Raises:
+        ValueError: for N < 2, count < 1 or an unknown hardness.
+
+    >>> batch = random_tsptw(2, 5, "hard", torch.Generator().manual_seed(0))
+    >>> batch.locs.shape, bool((batch.late >= batch.early).all())
+    (torch.Size([2, 5, 2]), True)
+    """
+    _check(count, nodes, hardness)
+    locs = torch.rand((count, nodes, 2), generator=generator, dtype=torch.float64) * 100
+    if hardness == "hard":
+        early, late = _windows_along_a_tour(locs, generator)
+    else:
+        low, high = WIDTHS[hardness]
+        horizon = HORIZON * nodes
+        early = torch.randint(0, int(horizon), (count, nodes), generator=generator).double()
+        width = (low + (high - low) * torch.rand((count, nodes), generator=generator, dtype=torch.float64)) * horizon
+        late = early + width.round()
+    return tsptw(locs / 100, open_depot(locs, early, late) / 100)
+
+
+def random_tspdl(count: int, nodes: int, hardness: Hardness, generator: torch.Generator, clamp: bool = False) -> Instances:
+    """Random instances with draft limits and unit demands.
+
+    Args:
+        count: B.
+        nodes: N, the depot included, at least 3.
+        hardness: half, three quarters or nine tenths of the ports are constrained.
+        generator: randomness.
+        clamp: lift limits that admit no order instead of drawing them again.
+
+    Raises:
+        ValueError: for N < 3, count < 1 or an unknown hardness.
+
+    >>> batch = random_tspdl(2, 6, "hard", torch.Generator().manual_seed(0))
+    >>> bool((batch.late[:, 1:] <= 1).all())
+    True
+    """
+    _check(count, nodes, hardness)
+    if nodes < 3:
+        raise ValueError(f"draft limits need at least two ports, N >= 3, got N = {nodes}")
+    locs = torch.rand((count, nodes, 2), generator=generator, dtype=torch.float64)
+    limits = torch.stack([_limits(nodes, CONSTRAINED[hardness], generator, clamp) for _ in range(count)])
+    return tspdl(locs, limits)
+
+
+def _windows_along_a_tour(locs: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    count, nodes, _ = locs.shape
+    order = torch.rand((count, nodes - 1), generator=generator).argsort(1) + 1
+    order = torch.cat([torch.zeros_like(order[:, :1]), order], 1)
+    along = torch.gather(locs, 1, order[..., None].expand(-1, -1, 2))
+    arrival = torch.zeros((count, nodes), dtype=torch.float64)
+    arrival[:, 1:] = (along[:, 1:] - along[:, :-1]).square().sum(-1).sqrt().cumsum(1)
+    slack = torch.rand((2, count, nodes), generator=generator, dtype=torch.float64) * MOST_SLACK
+    early, late = torch.zeros_like(arrival), torch.zeros_like(arrival)
+    early.scatter_(1, order, (arrival - slack[0]).clamp(min=0))
+    late.scatter_(1, order, arrival + slack[1])
+    return early, late
+
+
+def _limits(nodes: int, share: float, generator: torch.Generator, clamp: bool) -> Tensor:
+    ports = nodes - 1
+    constrained = int(share * nodes)
+    while True:
+        limits = torch.full((nodes,), float(ports), dtype=torch.float64)
+        chosen = torch.randperm(ports, generator=generator)[:constrained] + 1
+        limits[chosen] = torch.randint(1, ports, (len(chosen),), generator=generator).double()
+        ordered, order = limits[1:].sort(stable=True)
+        least = torch.arange(1, ports + 1, dtype=torch.float64)
+        if clamp:
+            limits[order + 1] = torch.maximum(ordered, least)
+            return limits
+        if (ordered >= least).all():
+            return limits
+
+
+def _check(count: int, nodes: int, hardness: str) -> None:
+    if nodes < 2:
+        raise ValueError(f"an instance needs a depot and at least one customer, N >= 2, got N = {nodes}")
+    if count < 1:
+        raise ValueError(f"count must be at least 1, got {count}")
+    if hardness not in get_args(Hardness):
+        raise ValueError(f"unknown hardness {hardness!r}; known: easy, medium, hard")
