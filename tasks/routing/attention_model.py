@@ -50,8 +50,9 @@ class AttentionModel(nn.Module):
         heads: H, divides d.
         layers: of the encoder.
         hidden: width of the feed-forward blocks.
-        refinement: whether the decoder sees the refinement state: how often the level was pruned (0 to 4 or more), whether the budget is
-            used up, whether the set was relaxed.
+        refinement: whether the decoder sees the refinement state (RIE): how often the level was pruned (0 to 4 or more), whether the
+            budget is used up, whether the set was relaxed. Without it these inputs are held at "never, no, no", a constant, so that
+            models with and without have the same parameters and can start from the same weights.
         generator: draws the initial weights, uniform in +-1/sqrt(fan-in).
 
     Raises:
@@ -86,9 +87,8 @@ class AttentionModel(nn.Module):
         self.layers = nn.ModuleList(_EncoderLayer(width, heads, hidden) for _ in range(layers))
         self.project = nn.Linear(width, 3 * width, bias=False)
         self.combine = nn.Linear(width, width, bias=False)
-        extra = REFINEMENT_CLASSES + 4 if refinement else 0
         self.query_node = nn.Linear(width, width, bias=False)
-        self.query_state = nn.Linear(1 + extra, width, bias=False)
+        self.query_state = nn.Linear(1 + REFINEMENT_CLASSES + 4, width, bias=False)
         if generator is not None:
             with torch.no_grad():
                 for parameter in self.parameters():
@@ -162,11 +162,11 @@ class AttentionModel(nn.Module):
 
     def _state(self, encoded: Encoded, step: Step) -> Tensor:
         clock = (step.clock / encoded.scale[step.rows][:, None]).to(encoded.context.dtype)[..., None]
+        seen = [step.refined.clamp(max=REFINEMENT_CLASSES - 1), step.exhausted.long(), step.relaxed.long()]
         if not self.refinement:
-            return clock
-        classes = torch.nn.functional.one_hot(step.refined.clamp(max=REFINEMENT_CLASSES - 1), REFINEMENT_CLASSES)
-        flags = [flag for given in (step.exhausted, step.relaxed) for flag in (~given, given)]
-        return torch.cat([clock, classes.to(clock.dtype), torch.stack(flags, -1).to(clock.dtype)], -1)
+            seen = [torch.zeros_like(part) for part in seen]
+        one_hot = [nn.functional.one_hot(part, size).to(clock.dtype) for part, size in zip(seen, (REFINEMENT_CLASSES, 2, 2), strict=True)]
+        return torch.cat([clock, *one_hot], -1)
 
 
 class _EncoderLayer(nn.Module):

@@ -97,7 +97,7 @@ def _windows_along_a_tour(locs: Tensor, generator: torch.Generator) -> tuple[Ten
 
 def _limits(nodes: int, share: float, generator: torch.Generator, clamp: bool) -> Tensor:
     ports = nodes - 1
-    constrained = int(share * nodes)
+    constrained = min(int(share * nodes), ports - 1)  # some port must take the full load, or no draw is ever feasible
     while True:
         limits = torch.full((nodes,), float(ports), dtype=torch.float64)
         chosen = torch.randperm(ports, generator=generator)[:constrained] + 1

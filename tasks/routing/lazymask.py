@@ -95,6 +95,7 @@ def lazy_decode(
     generator: torch.Generator | None = None,
     training: bool = False,
     show_budget: bool = True,
+    pushes: list[tuple[Tensor, Tensor, Tensor, Tensor]] | None = None,
 ) -> Decoded:
     """Decode S tours per instance.
 
@@ -107,6 +108,7 @@ def lazy_decode(
         generator: draw from softmax(scores) over the set; without one take the best, ties by lower index.
         training: every trajectory ends with a tour. Where it would stop, all unvisited nodes are allowed and backtracking ends.
         show_budget: whether `Step.exhausted` is live; held at False otherwise, so that choices do not depend on R.
+        pushes: where every push is noted, popped ones too: trajectory (b * S + s), level, node and clock, each (m,).
 
     Raises:
         ValueError: for a budget below 0, samples below 1 or an unknown look-ahead.
@@ -125,7 +127,9 @@ def lazy_decode(
         raise ValueError(f"samples must be at least 1, got {samples}")
     search = _Search(instances, CandidateSets(instances, lookahead), samples, budget, training)
     while search.settle():
-        search.forward(policy, generator, show_budget)
+        pushed = search.forward(policy, generator, show_budget)
+        if pushes is not None:
+            pushes.append(pushed)
     return search.result(lookahead)
 
 
@@ -190,7 +194,7 @@ class _Search:
         self.allowed[rows, self.depth[rows]] = self.unvisited[rows]
         self.given_up[rows] = True
 
-    def forward(self, policy: Scorer, generator: torch.Generator | None, show_budget: bool) -> None:
+    def forward(self, policy: Scorer, generator: torch.Generator | None, show_budget: bool) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """One choice for every running trajectory. The policy is called per instance, for all its trajectories."""
         rows, samples = self.rows, self.samples
         instance = torch.unique_consecutive(rows // samples)
@@ -224,6 +228,7 @@ class _Search:
         if self.rows.numel():
             ahead = self.sets(instance, torch.where(moving, choice, 0), arrival, self.unvisited[grid])
             self.allowed[flat, level + 1] = ahead[moving]
+        return flat, level + 1, chosen, arrival[moving]
 
     def result(self, lookahead: Lookahead) -> Decoded:
         shape = (len(self.instances), self.samples)

@@ -21,6 +21,7 @@ from tasks.routing.attention_model import AttentionModel
 from tasks.routing.instances import Instances
 from tasks.routing.lazymask import Decoded, lazy_decode
 from tasks.routing.lookahead import Lookahead
+from tasks.training.averaging import MovingAverage
 from tasks.training.loop import descend
 
 Draw = Callable[[int], Instances]
@@ -75,19 +76,6 @@ def penalised_cost(instances: Instances, tours: Tensor, weight: float = 1.0) -> 
     return length + weight * (excess.sum(-1) + (excess > 0).sum(-1))
 
 
-def sample_tours(model: AttentionModel, instances: Instances, params: RouteParams, generator: torch.Generator) -> Decoded:
-    """Complete tours drawn from the model along a route of training, without gradients."""
-    return lazy_decode(
-        instances,
-        model.scorer(instances),
-        params.budget if params.route == "bt" else 0,
-        lookahead=params.lookahead,
-        samples=params.samples or instances.nodes,
-        generator=generator,
-        training=True,
-    )
-
-
 def reinforce(model: AttentionModel, instances: Instances, params: RouteParams, generator: torch.Generator) -> tuple[Tensor, Decoded]:
     """One batch's loss, with a graph, and the tours behind it."""
     device = model.depot.weight.device
@@ -113,6 +101,7 @@ def train_policy(
     params: RouteParams,
     generator: torch.Generator,
     after: Callable[[int, dict[str, float]], None] | None = None,
+    average: MovingAverage | None = None,
 ) -> np.ndarray:
     """Train in place on fresh instances.
 
@@ -122,6 +111,7 @@ def train_policy(
         params: how.
         generator: draws tours; on the model's device.
         after: called with (update, {mean length, share of infeasible samples, mean backtracks}) of the batch.
+        average: of the weights, updated after every step.
 
     Returns:
         losses, (updates,).
@@ -146,5 +136,6 @@ def train_policy(
         weight_decay=params.weight_decay,
         schedule=params.schedule,
         clip=params.clip,
+        average=average,
         after=(lambda step, value: after(step, seen)) if after is not None else None,
     )
