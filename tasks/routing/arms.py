@@ -41,6 +41,7 @@ class TrainParams(Params):
         set: name of the set.
         arms: by name.
         seeds: of every arm that does not say otherwise.
+        paper_instances: instances that the paper trains on, for the share of its budget that each arm gets.
         average: decay of the moving average of the weights, which is what is kept; 0 keeps the last.
         device: where.
     """
@@ -48,6 +49,7 @@ class TrainParams(Params):
     set: str = "hard"
     arms: dict[str, ArmParams] = Field({"lmask": ArmParams(), "pip": ArmParams(route="nobt", refinement=False)}, min_length=1)
     seeds: int = Field(3, ge=1)
+    paper_instances: int = Field(256_000_000, ge=1)
     average: float = Field(0.0, ge=0, lt=1)
     device: str = "cpu"
 
@@ -70,9 +72,7 @@ class _Job(NamedTuple):
 def train(params: TrainParams, inputs: Inputs, out: Path, log: Log) -> Metrics:
     """Train all arms and seeds; reports how they do on the validation set without backtracking."""
     folders = Inputs({"prepare": inputs["prepare"], "warmstart": inputs[f"warmstart-{params.set}"]})
-    jobs = [
-        _Job(params, name, seed, folders, out) for name, arm in params.arms.items() for seed in range(arm.seeds or params.seeds)
-    ]
+    jobs = [_Job(params, name, seed, folders, out) for name, arm in params.arms.items() for seed in range(arm.seeds or params.seeds)]
     done = list(log.progress(map_parallel(_train_one, jobs), total=len(jobs), desc="arms"))
     write_parquet(out / "training.parquet", pd.concat([table for _, table, _ in done], ignore_index=True))
     write_json(out / "arms.json", {name: arm.seeds or params.seeds for name, arm in params.arms.items()})
@@ -81,6 +81,8 @@ def train(params: TrainParams, inputs: Inputs, out: Path, log: Log) -> Metrics:
         mine = [i for i, job in enumerate(jobs) if job.arm == name]
         for key in sorted(set.intersection(*(set(done[i][0]) for i in mine))):
             metrics |= summarise(key, [done[i][0][key] for i in mine])
+        arm = params.arms[name]
+        metrics[f"{name}.paper_budget_fraction.{params.set}"] = arm.updates * arm.batch / params.paper_instances
         log.timing(**{f"{name}_cpu_s_per_seed": float(np.mean([done[i][2] for i in mine]))})
         for step, rows in pd.concat([done[i][1] for i in mine]).groupby("update"):
             log.history(int(step), **{f"{name}.{column}": float(rows[column].mean()) for column in ("length", "infeasible", "backtracks")})

@@ -22,7 +22,7 @@ from tasks.common.statistics import summarise
 from tasks.routing.exact import DpTooLarge, arrays_of, solve_exactly
 from tasks.routing.generators import Hardness, random_tspdl, random_tsptw
 from tasks.routing.instances import Instances, Problem, join
-from tasks.routing.readers import read_npz, write_instances
+from tasks.routing.readers import read_dumas, read_npz, write_instances
 from tasks.routing.reference_solvers import solve_with_ortools, solve_with_pyvrp
 
 TEST_SEED, VALIDATION_SEED, LABEL_SEED = 2025, 4321, 777
@@ -38,7 +38,7 @@ class SetParams(Params):
         labels: instances with optimal tours, for imitation.
         reference: how costs are found; `pyvrp` and `ortools` prove nothing, so that an instance they leave is kept as unknown.
         iterations: of PyVRP, or solutions of OR-Tools.
-        file: the benchmark's NPZ, read instead of a generated test.
+        file: the benchmark's NPZ, or a folder of Dumas text files with this many nodes each, read instead of a generated test.
     """
 
     problem: Problem = "tsptw"
@@ -86,7 +86,7 @@ def prepare(params: PrepareParams, inputs: Inputs, out: Path, log: Log) -> Metri
         for part, (count, seed) in parts.items():
             if count == 0:
                 continue
-            made = read_npz(Path(given.file).expanduser(), count) if part == "test" and given.file else draw(given, count, seed)
+            made = read_test(given, count) if part == "test" and given.file else draw(given, count, seed)
             found = label(made, given.reference, given.iterations)
             none = torch.isnan(found.cost)
             kept = made.take(~none)
@@ -103,6 +103,26 @@ def prepare(params: PrepareParams, inputs: Inputs, out: Path, log: Log) -> Metri
                 metrics |= summarise(f"optimal.length.{name}", known[torch.isfinite(known)].numpy()) if torch.isfinite(known).any() else {}
     write_json(out / "sets.json", {name: given.model_dump() for name, given in params.sets.items()})
     return metrics
+
+
+def read_test(given: SetParams, count: int) -> Instances:
+    """Instances of the files that a set names.
+
+    Raises:
+        ValueError: if they are of another problem or size, or there are none.
+    """
+    path = Path(given.file).expanduser()
+    if path.is_dir():
+        files = sorted(file for file in path.iterdir() if file.is_file())
+        found = [read_dumas(file).instances for file in files][:count]
+        if sizes := sorted({one.nodes for one in found} - {given.nodes}) or not found:
+            raise ValueError(f"{path} must hold Dumas files of {given.nodes} nodes each, got {len(found)} files, others of {sizes}")
+        made = join(found)
+    else:
+        made = read_npz(path, count)
+    if (made.problem, made.nodes) != (given.problem, given.nodes):
+        raise ValueError(f"{path} holds {made.problem} with {made.nodes} nodes, wanted are {given.problem} with {given.nodes}")
+    return made
 
 
 def draw(given: SetParams, count: int, seed: int) -> Instances:
@@ -132,10 +152,8 @@ def _label(job: _Job) -> tuple[np.ndarray, np.ndarray]:
             costs[i] = found.cost if found.feasible else np.nan
         else:
             one = job.instances.take(slice(i, i + 1))
-            if job.reference == "pyvrp":
-                found = solve_with_pyvrp(one, job.iterations)  # type: ignore[assignment]
-            else:
-                found = solve_with_ortools(one, job.iterations)  # type: ignore[assignment]
+            solve = solve_with_pyvrp if job.reference == "pyvrp" else solve_with_ortools
+            found = solve(one, job.iterations)  # type: ignore[assignment]
             costs[i] = found.cost
         if len(found.tour):
             tours[i] = found.tour

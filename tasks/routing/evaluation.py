@@ -27,7 +27,7 @@ from tasks.routing.lazymask import Scorer, lazy_decode
 from tasks.routing.lookahead import Lookahead
 from tasks.routing.policies import earliest_deadline, nearest, uniform
 from tasks.routing.readers import read_instances
-from tasks.routing.scores import common_gaps, length_ratios, proofs, rises, scores
+from tasks.routing.scores import common_gaps, infeasibility_differences, length_ratios, proofs, rises, scores
 from tasks.routing.tightness import TightnessParams, measure_tightness, tightness_metrics
 from tasks.routing.traces import search_trace
 
@@ -62,7 +62,8 @@ class EvaluateParams(Params):
         budgets: at which results are reported.
         images: symmetries of the square for each instance, 1 to 8.
         rules_seeds: seeds of the random policy, as many as learned arms have.
-        tightness: how the sets are compared with the exact one.
+        tightness: how the sets are compared with the exact one, or None.
+        figures: starts the figures' names.
         device: where networks decode.
     """
 
@@ -70,7 +71,8 @@ class EvaluateParams(Params):
     budgets: tuple[int, ...] = (0, 5, 10, 25, 50, 100, 150, 200)
     images: int = Field(8, ge=1, le=8)
     rules_seeds: int = Field(3, ge=1)
-    tightness: TightnessParams = TightnessParams()
+    tightness: TightnessParams | None = TightnessParams()
+    figures: str = ""
     device: str = "cpu"
 
 
@@ -108,21 +110,23 @@ def evaluate(params: EvaluateParams, inputs: Inputs, out: Path, log: Log) -> Met
         budgets = [r for r in params.budgets if r <= given.budget]
         metrics |= scores(rows, name, budgets, given.budget)
         metrics |= common_gaps(rows, name, given.budget)
+        metrics |= infeasibility_differences(rows, name, given.budget)
         metrics |= length_ratios(rows, name, given.budget)
         metrics |= rises(rows, name, given.each)
         metrics |= proofs(table[table["set"] == name], name)
-    tightness = measure_tightness(params.tightness)
-    write_parquet(out / "tightness.parquet", tightness)
-    metrics |= tightness_metrics(tightness)
+    if params.tightness is not None:
+        tightness = measure_tightness(params.tightness)
+        write_parquet(out / "tightness.parquet", tightness)
+        metrics |= tightness_metrics(tightness)
+        log.figure(f"{params.figures}tightness", figures.tightness(tightness))
     references = read_parquet(inputs.file("prepare-references", "references.parquet"))
-    log.figure("infeasibility", figures.infeasibility_by_budget(main, params.budgets))
-    log.figure("gap", figures.gap_by_budget(main, params.budgets))
-    log.figure("backtracks", figures.backtrack_histogram(main))
-    log.figure("trade_off", figures.trade_off(main, references))
-    log.figure("tightness", figures.tightness(tightness))
+    log.figure(f"{params.figures}infeasibility", figures.infeasibility_by_budget(main, params.budgets))
+    log.figure(f"{params.figures}gap", figures.gap_by_budget(main, params.budgets))
+    log.figure(f"{params.figures}backtracks", figures.backtrack_histogram(main))
+    log.figure(f"{params.figures}trade_off", figures.trade_off(main, references))
     first = next(iter(params.sets))
     instances, _ = read_instances(inputs.file("prepare", f"{first}-test.safetensors"))
-    log.figure("search", figures.search(search_trace(instances, nearest, most_backtracks=15)))
+    log.figure(f"{params.figures}search", figures.search(search_trace(instances, nearest, most_backtracks=15)))
     return metrics
 
 
@@ -136,20 +140,30 @@ def plan_runs(params: EvaluateParams, inputs: Inputs, name: str, given: Evaluate
     folder, trained = inputs[f"train-{source}"], read_json(inputs.file(f"train-{source}", "arms.json"))
     if unknown := [arm for arm in given.arms if arm not in trained]:
         raise ValueError(f"set {name!r}: no weights of {', '.join(unknown)}; trained were {', '.join(trained)}")
-    common = {"set": name, "live": False, "part": "test", "folder": inputs["prepare"], "device": params.device}
-    runs = []
+    runs: list[Run] = []
 
-    def add(run: str, seeds: int, weights: str, lookahead: Lookahead = "tsl", budget: int = given.budget, images: int = 1, **other: object) -> None:
+    def add(
+        run: str,
+        seeds: int,
+        weights: str,
+        lookahead: Lookahead = "tsl",
+        budget: int = given.budget,
+        images: int = 1,
+        live: bool = False,
+        part: str = "test",
+    ) -> None:
         for seed in range(seeds):
             path = folder / f"{weights}-{seed}.safetensors" if weights else None
-            runs.append(Run(**{**common, "name": run, "seed": seed, "weights": path, "lookahead": lookahead, "budget": budget, "images": images} | other))  # type: ignore[arg-type]
+            runs.append(Run(name, run, seed, path, lookahead, budget, images, live, part, inputs["prepare"], params.device))
 
     for arm in given.arms:
         add(arm, trained[arm], arm, "none" if arm == "pomo" else "tsl", images=params.images)
-    for lookahead in ("ssl", "local"):
-        add(f"lmask_{lookahead}", trained["lmask"], "lmask", lookahead)  # type: ignore[arg-type]
+    coarse: tuple[Lookahead, ...] = ("ssl", "local")
+    for lookahead in coarse:
+        add(f"lmask_{lookahead}", trained["lmask"], "lmask", lookahead)
     for rule in RULES:
-        add(rule, params.rules_seeds if rule == "random" else 1, "")
+        random = rule == "random"  # the other rules see no coordinates, so that all images are one
+        add(rule, params.rules_seeds if random else 1, "", images=params.images if random else 1)
     for budget in given.each:
         add("lmask_live", trained["lmask"], "lmask", budget=budget, live=True)
         if "norie" in given.arms:
@@ -173,9 +187,7 @@ def decode_run(run: Run) -> tuple[pd.DataFrame, float]:
     images = augment(instances, run.images) if run.images > 1 else instances
     started = time.process_time()
     policy, generator = _policy(run, images)
-    found = lazy_decode(
-        images, policy, run.budget, lookahead=run.lookahead, generator=generator, show_budget=run.live
-    )
+    found = lazy_decode(images, policy, run.budget, lookahead=run.lookahead, generator=generator, show_budget=run.live)
     seconds = time.process_time() - started
     length = torch.where(found.solved, images.length(found.tours.clamp(min=0)), torch.inf)
     count = len(instances)

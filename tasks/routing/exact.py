@@ -90,10 +90,10 @@ def solve_exactly(instance: Arrays, most_labels: int = MOST_LABELS) -> Exact:
 
 
 def latest_departures(instance: Arrays) -> np.ndarray:
-    """Latest clock at which every state can still be completed, (2^(N-1), N): row = set of customers still to visit, column = current node.
+    r"""Latest clock at which every state can still be completed, (2^(N-1), N).
 
-    Bit j - 1 of a row stands for customer j; -inf where nothing helps. L(R, i) = max over k in R of min(l_k, L(R \\ k, k)) - steps_ik
-    where waiting for e_k is allowed. Feasibility alone, so that sets of feasible next nodes are exact for any prefix.
+    A row is a set of customers still to visit, bit j - 1 for customer j, a column the current node; -inf where nothing helps.
+    L(R, i) = max over k in R of min(l_k, L(R \\ k, k)) - steps_ik, where waiting for e_k is allowed. Feasibility alone, so that sets of feasible next nodes are exact for any prefix.
 
     Raises:
         ValueError: for more than 16 nodes.
@@ -186,7 +186,11 @@ def _extend_labels(steps, distance, early, deadline, most_labels):  # type: igno
         if node.shape[0] + number > most_labels:
             return None
         start = node.shape[0]
-        node, parent, cost = np.concatenate((node, nodes[kept])), np.concatenate((parent, parents[kept])), np.concatenate((cost, costs[kept]))
+        node, parent, cost = (
+            np.concatenate((node, nodes[kept])),
+            np.concatenate((parent, parents[kept])),
+            np.concatenate((cost, costs[kept])),
+        )
         clock, visited = times[kept], keys[kept] // 64
     return node, parent, cost, start
 

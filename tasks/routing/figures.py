@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -30,7 +31,14 @@ LABELS = {
 SHOWN = ("lmask", "pip", "nearest", "random", "lmask_ssl")
 COLOUR = dict(zip(LABELS, (*COLOURS, "#7a5195", "#555555"), strict=True))
 MARKS = dict(zip(LABELS, "osvD^<>XPp", strict=True))
-TITLES = {"medium": "TSPTW medium", "hard": "TSPTW hard", "dl": "TSPDL hard"}
+TITLES = {
+    "medium": "TSPTW medium",
+    "hard": "TSPTW hard",
+    "dl": "TSPDL hard",
+    "dl12": "TSPDL hard, 12 nodes",
+    "medium100": "TSPTW medium, 100 nodes",
+    "hard100": "TSPTW hard, 100 nodes",
+}
 
 
 def infeasibility_by_budget(rows: pd.DataFrame, budgets: Sequence[int]) -> Figure:
@@ -49,7 +57,7 @@ def gap_by_budget(rows: pd.DataFrame, budgets: Sequence[int]) -> Figure:
 
 
 def _by_budget(rows: pd.DataFrame, budgets: Sequence[int], label: str, measure: Any, log: bool) -> Figure:
-    names = [str(name) for name in rows["set"].unique()]
+    names = _sets(rows)
     drawn, axes = figure(3.4 * len(names) + 0.4, 3.9, 1, len(names), squeeze=False)
     place = np.arange(len(budgets))
     for ax, name in zip(axes[0], names, strict=True):
@@ -78,7 +86,7 @@ def _by_budget(rows: pd.DataFrame, budgets: Sequence[int], label: str, measure: 
 
 def backtrack_histogram(rows: pd.DataFrame) -> Figure:
     """How many backtracks instances take, up to the budget, a panel per set."""
-    names = [str(name) for name in rows["set"].unique()]
+    names = _sets(rows)
     drawn, axes = figure(3.4 * len(names) + 0.4, 3.5, 1, len(names), squeeze=False)
     edges = np.array([0, 1, 2, 4, 8, 16, 32, 64, 128, 201])
     for ax, name in zip(axes[0], names, strict=True):
@@ -86,7 +94,7 @@ def backtrack_histogram(rows: pd.DataFrame) -> Figure:
         for i, run in enumerate(run for run in ("lmask", "nearest", "lmask_ssl") if run in set(here["run"])):
             counts, _ = np.histogram(here[here["run"] == run]["backtracks"], edges)
             ax.bar(np.arange(len(counts)) + (i - 1) * 0.28, counts / counts.sum(), 0.27, color=COLOUR[run], label=LABELS[run])
-        labels = [f"{a}" if b - a == 1 else f"{a}–{b - 1}" for a, b in zip(edges[:-1], edges[1:], strict=True)]
+        labels = [f"{a}" if b - a == 1 else f"{a}–{b - 1}" for a, b in itertools.pairwise(edges)]
         ax.set_xticks(range(len(labels)), labels, rotation=60, fontsize=8)
         ax.set_title(TITLES.get(name, name))
         ax.set_xlabel("backtracks")
@@ -98,7 +106,7 @@ def backtrack_histogram(rows: pd.DataFrame) -> Figure:
 
 def trade_off(rows: pd.DataFrame, references: pd.DataFrame) -> Figure:
     """Every arm at its full budget: infeasible solutions against the gap of the others; hollow marks decode without backtracking."""
-    names = [str(name) for name in rows["set"].unique()]
+    names = _sets(rows)
     drawn, axes = figure(3.4 * len(names) + 0.4, 4.3, 1, len(names), squeeze=False)
     for ax, name in zip(axes[0], names, strict=True):
         here = rows[rows["set"] == name]
@@ -107,7 +115,7 @@ def trade_off(rows: pd.DataFrame, references: pd.DataFrame) -> Figure:
             for budget in (0, int(mine["budget"].max())) if len(mine) else ():
                 solved = _within(mine, budget)
                 gap = mine["length"][solved] / mine["cost"][solved] - 1
-                if not solved.any() or run == "pomo" and budget > 0:
+                if not solved.any() or (run == "pomo" and budget > 0):
                     continue
                 face = "none" if budget == 0 else COLOUR[run]
                 y = max(1 - float(solved.mean()), 1e-4)
@@ -115,7 +123,13 @@ def trade_off(rows: pd.DataFrame, references: pd.DataFrame) -> Figure:
         for solver, part in references[references["set"] == name].groupby("solver"):
             solved = np.isfinite(part["gap"])
             label = {"pyvrp": "PyVRP", "ortools": "OR-Tools"}[str(solver)]
-            ax.plot(100 * part["gap"][solved].mean(), max(1 - solved.mean(), 1e-4), "*", color="black" if solver == "pyvrp" else "gray", label=label)
+            ax.plot(
+                100 * part["gap"][solved].mean(),
+                max(1 - solved.mean(), 1e-4),
+                "*",
+                color="black" if solver == "pyvrp" else "gray",
+                label=label,
+            )
         ax.set_yscale("log")
         ax.set_ylim(0.8e-4, 1.5)
         ax.set_yticks([1e-4, 1e-3, 1e-2, 1e-1, 1], ["0", "0.1 %", "1 %", "10 %", "100 %"])
@@ -199,6 +213,11 @@ def tours(drawings: Sequence[tuple[str, np.ndarray, np.ndarray, np.ndarray]]) ->
             ax.scatter(*places.T, s=18, color=COLOURS[7])
         ax.set_title(title, fontsize=8)
     return drawn
+
+
+def _sets(rows: pd.DataFrame) -> list[str]:
+    found = [str(name) for name in rows["set"].unique()]
+    return sorted(found, key=lambda name: list(TITLES).index(name) if name in TITLES else len(TITLES))
 
 
 def _within(part: pd.DataFrame, budget: int) -> pd.Series:

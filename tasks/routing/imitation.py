@@ -75,7 +75,16 @@ def replay(instances: Instances, tours: Tensor, lookahead: Lookahead = "tsl") ->
     none = torch.zeros((b, samples), dtype=torch.long, device=tours.device)
     flags = torch.zeros_like(current, dtype=torch.bool)
     return Decoded(
-        tours, torch.ones_like(none, dtype=torch.int8), none, none + levels, current, clock, torch.zeros_like(current), allowed, flags, flags
+        tours,
+        torch.ones_like(none, dtype=torch.int8),
+        none,
+        none + levels,
+        current,
+        clock,
+        torch.zeros_like(current),
+        allowed,
+        flags,
+        flags,
     )
 
 
@@ -109,6 +118,4 @@ def imitate(
         log_probs, _ = model.tour_log_probs(model.encode(batch), chosen)
         return -log_probs.mean() / (instances.nodes - 1)
 
-    return descend(
-        loss, model.parameters(), params.updates, rate=params.rate, schedule=params.schedule, clip=params.clip, after=after
-    )
+    return descend(loss, model.parameters(), params.updates, rate=params.rate, schedule=params.schedule, clip=params.clip, after=after)

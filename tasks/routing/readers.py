@@ -32,8 +32,9 @@ class ReadInstances(NamedTuple):
 
 
 def read_npz(path: Path, most: int | None = None) -> Instances:
-    """The benchmark's file: `locs` with `time_windows` and `service_time`, or with `draft_limit` and `demand`; as the depot's row may
-    be kept apart (`depot`), it is put first.
+    """The benchmark's file: `locs` with `time_windows` and `service_time`, or with `draft_limit` and `demand`, the depot first.
+
+    Demands and limits may leave the depot out.
 
     Raises:
         ValueError: for another layout, or arrays that do not fit each other, naming the file.

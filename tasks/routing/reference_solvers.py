@@ -132,7 +132,7 @@ def solve_with_lkh(instance: Instances, binary: Path | None, seed: int = 0, scal
     if binary is None or not binary.is_file():
         raise SolverMissing(f"LKH3 is not in any package index; build it from its sources and name the binary (got {binary})")
     _check_one(instance, "tsptw")
-    early, late, distance, steps = _whole(instance, scale)
+    early, late, distance, _ = _whole(instance, scale)
     with tempfile.TemporaryDirectory() as folder:
         problem, parameters, answer = (Path(folder) / name for name in ("problem.tsptw", "parameters", "tour"))
         problem.write_text(_lkh_problem(early, late, distance))

@@ -1,6 +1,7 @@
 """Prepare stage of the reference solvers: PyVRP and OR-Tools on the first instances of each test set, beside the exact answers.
 
-They are references, not competitors: neither learns, and their effort is counted in iterations so that results do not depend on the machine.
+They are references, not competitors: neither learns, and their effort is counted in iterations, so that results do not depend on the
+machine.
 `references.parquet` has a row per (set, solver, instance). Seconds per instance go to the timings.
 """
 

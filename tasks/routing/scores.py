@@ -70,16 +70,18 @@ def scores(rows: pd.DataFrame, name: str, budgets: Sequence[int], largest: int) 
 
 
 def common_gaps(rows: pd.DataFrame, name: str, largest: int) -> Metrics:
-    """Gaps, best of all images, over the instances that LMask, PIP and random search all solved with the same seed, with paired differences.
+    """Gaps over the instances that all compared arms solved with the same seed, with paired differences from the first.
 
-    `gap_common` compares with PIP; `gap_nearest` is over what LMask and nearest-node search both solved, from one image each.
+    `gap_common` compares with PIP, `gap_nearest` with nearest-node search, `gap_rie` with LMask without RIE, each the best of all images;
+    `gap_nearest_single` takes the first image alone. Random search stands in as what a search without learning reaches.
     """
     arms = arms_of(rows, (0, largest))
     ours = f"lmask_r{largest}"
     metrics: Metrics = {}
     for key, others, images in (
         ("gap_common", ("pip", f"random_r{largest}"), None),
-        ("gap_nearest", (f"nearest_r{largest}", f"random_r{largest}"), 1),
+        ("gap_nearest", (f"nearest_r{largest}", f"random_r{largest}"), None),
+        ("gap_nearest_single", (f"nearest_r{largest}", f"random_r{largest}"), 1),
         ("gap_rie", (f"norie_r{largest}",), None),
     ):
         compared = [arm for arm in (ours, *others) if arm in arms]
@@ -100,6 +102,24 @@ def common_gaps(rows: pd.DataFrame, name: str, largest: int) -> Metrics:
             metrics |= summarise(f"{arm}.{key}.{name}", values[arm])
             if arm != others[0]:
                 metrics |= paired(f"{arm}.{key}.{name}-{others[0]}.{key}.{name}", values[arm], values[others[0]])
+    return metrics
+
+
+def infeasibility_differences(rows: pd.DataFrame, name: str, largest: int) -> Metrics:
+    """Paired differences of infeasible shares over seeds: LMask and random search against LMask without RIE, and against each other."""
+    arms = arms_of(rows, (10, largest))
+    shares = {
+        arm: (1 - arms[arm]["solved"]).groupby(arms[arm]["seed"]).mean()
+        for arm in arms
+        if arm.startswith(("lmask_r", "norie_r", "random_r"))
+    }
+    metrics: Metrics = {}
+    for budget in (10, largest):
+        for a, b in (("lmask", "norie"), ("random", "norie"), ("lmask", "random")):
+            ours, theirs = f"{a}_r{budget}", f"{b}_r{budget}"
+            if ours in shares and theirs in shares:
+                both = shares[ours].index.intersection(shares[theirs].index)
+                metrics |= paired(f"{ours}.sol_infeas.{name}-{theirs}.sol_infeas.{name}", shares[ours][both], shares[theirs][both])
     return metrics
 
 
@@ -124,7 +144,8 @@ def length_ratios(rows: pd.DataFrame, name: str, largest: int) -> Metrics:
 def rises(rows: pd.DataFrame, name: str, budgets: Sequence[int]) -> Metrics:
     """How much infeasibility rises from one budget to the next where decoding is repeated, and what a budget of 25 leaves of it.
 
-    `largest_rise` is the largest over seeds and neighbouring budgets, `rise_beyond_2se` the largest mean rise less twice its standard error.
+    `largest_rise` is the largest over seeds and neighbouring budgets, `rise_beyond_2se` the largest mean rise less twice its standard
+    error.
     """
     metrics: Metrics = {}
     for run in REPEATED:

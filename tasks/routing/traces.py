@@ -29,9 +29,7 @@ class Trace(NamedTuple):
     backtracks: int
 
 
-def search_trace(
-    instances: Instances, policy: Callable[[Instances], Scorer], most_backtracks: int = 15, budget: int = 200
-) -> Trace:
+def search_trace(instances: Instances, policy: Callable[[Instances], Scorer], most_backtracks: int = 15, budget: int = 200) -> Trace:
     """Search of the solved instance with most backtracks up to a limit (the first one, if none has any).
 
     Raises:

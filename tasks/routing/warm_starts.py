@@ -83,7 +83,9 @@ def warmstart(params: WarmStartParams, inputs: Inputs, out: Path, log: Log) -> M
                 if step % 10 == 0:
                     log.history(step, **seen)
 
-            train_policy(model, fresh_instances(given, params.seed), params.penalty, torch.Generator(params.device).manual_seed(params.seed), watch)
+            train_policy(
+                model, fresh_instances(given, params.seed), params.penalty, torch.Generator(params.device).manual_seed(params.seed), watch
+            )
         log.timing(warmstart_cpu_s=time.process_time() - started)
         save_model(out / "model.safetensors", model)
         return validation(model.cpu(), inputs, params.set, "warmstart")
