@@ -97,9 +97,9 @@ def solve_instances(params: SolveParams, out: Path, log: Log) -> dict[str, float
     log.figure("tours", figures.tours([_drawing(s) for s in solutions]))
     for solution in solutions:
         log.message(_said(solution))
-    found = [solution.status for solution in solutions]
+    statuses = [solution.status for solution in solutions]
     summary: dict[str, float | int | str] = {"solved": 0, "infeasible": 0, "unknown": 0}
-    summary |= {status: found.count(status) for status in found}
+    summary |= {status: statuses.count(status) for status in statuses}
     summary["weights"] = str(params.weights or "trained on look-alikes")
     if both := [s.cost / s.pyvrp_cost - 1 for s in solutions if s.tour and s.pyvrp_tour]:
         summary["mean_gap_to_pyvrp"] = float(np.mean(both))
@@ -160,6 +160,10 @@ def _model(params: SolveParams, given: list[Instances], log: Log) -> AttentionMo
     generator = torch.Generator().manual_seed(params.seed)
     model = AttentionModel("tsptw", 64, 4, 2, 128, generator=generator).to(params.device)
     bar = iter(log.progress(range(params.updates), desc="training"))
+
+    def advance(step: int, seen: object) -> None:
+        next(bar, None)
+
     typical = sorted(given, key=lambda one: one.nodes)[len(given) // 2 :]
     examples = look_alikes(typical, LOOK_ALIKES, generator)
     kept, tours = [], []
@@ -174,12 +178,12 @@ def _model(params: SolveParams, given: list[Instances], log: Log) -> AttentionMo
     if len(kept) >= ENOUGH_LABELS:
         options = ImitationParams(updates=params.updates, batch=64)
         chosen = examples.take(torch.tensor(kept)).to(params.device)
-        imitate(model, chosen, torch.stack(tours).to(params.device), options, generator, lambda step, loss: next(bar, None))
+        imitate(model, chosen, torch.stack(tours).to(params.device), options, generator, advance)
         return model.eval()
     log.message(f"only {len(kept)} look-alikes could be solved exactly: training by trial and penalty instead")
     route = RouteParams(route="nobt", updates=params.updates, batch=16, samples=16, rate=1e-3)
     draws = torch.Generator(params.device).manual_seed(params.seed)
-    train_policy(model, lambda n: look_alikes(typical, n, generator), route, draws, lambda step, seen: next(bar, None))
+    train_policy(model, lambda n: look_alikes(typical, n, generator), route, draws, advance)
     return model.eval()
 
 

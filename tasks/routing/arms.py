@@ -84,8 +84,9 @@ def train(params: TrainParams, inputs: Inputs, out: Path, log: Log) -> Metrics:
         arm = params.arms[name]
         metrics[f"{name}.paper_budget_fraction.{params.set}"] = arm.updates * arm.batch / params.paper_instances
         log.timing(**{f"{name}_cpu_s_per_seed": float(np.mean([done[i][2] for i in mine]))})
-        for step, rows in pd.concat([done[i][1] for i in mine]).groupby("update"):
-            log.history(int(step), **{f"{name}.{column}": float(rows[column].mean()) for column in ("length", "infeasible", "backtracks")})
+        curves = pd.concat([done[i][1] for i in mine]).groupby("update")[["length", "infeasible", "backtracks"]].mean()
+        for step, row in zip(curves.index.tolist(), curves.to_dict("records"), strict=True):
+            log.history(step, **{f"{name}.{column}": value for column, value in row.items()})
     return metrics
 
 

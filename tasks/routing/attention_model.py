@@ -150,10 +150,11 @@ class AttentionModel(nn.Module):
         Every tour must be complete. A decision's candidates are those from which it was last made.
         """
         b, samples, levels = decoded.current.shape
-        flat = [part.reshape(b, samples * levels) for part in (decoded.current, decoded.clock)]
-        flags = [part.reshape(b, samples * levels) for part in (decoded.refined, decoded.exhausted, decoded.relaxed)]
+        current, clock = (part.reshape(b, samples * levels) for part in (decoded.current, decoded.clock))
+        flags = (decoded.refined, decoded.exhausted, decoded.relaxed)
+        refined, exhausted, relaxed = (part.reshape(b, samples * levels) for part in flags)
         allowed = decoded.allowed.reshape(b, samples * levels, -1)
-        step = Step(torch.arange(b, device=allowed.device), *flat, allowed, *flags)
+        step = Step(torch.arange(b, device=allowed.device), current, clock, allowed, refined, exhausted, relaxed)
         log_p = self.scores(encoded, step).masked_fill(~allowed, -torch.inf).log_softmax(-1)
         chosen = log_p.gather(-1, decoded.tours[..., 1:].reshape(b, -1, 1))[..., 0]
         safe = log_p.masked_fill(~allowed, 0.0)
@@ -190,4 +191,4 @@ class _EncoderLayer(nn.Module):
 
 def _split(x: Tensor, heads: int) -> Tensor:
     """(B, L, d) -> (B, H, L, d / H)."""
-    return x.unflatten(-1, (heads, -1)).transpose(1, 2)
+    return x.view(*x.shape[:2], heads, x.shape[2] // heads).transpose(1, 2)

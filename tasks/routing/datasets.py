@@ -19,7 +19,7 @@ from tasks.common.formats import write_json
 from tasks.common.node import Inputs, Log, Metrics, Params
 from tasks.common.parallel import map_parallel
 from tasks.common.statistics import summarise
-from tasks.routing.exact import DpTooLarge, arrays_of, solve_exactly
+from tasks.routing.exact import MOST_LABELS, DpTooLarge, arrays_of, solve_exactly
 from tasks.routing.generators import Hardness, random_tspdl, random_tsptw
 from tasks.routing.instances import Instances, Problem, join
 from tasks.routing.readers import read_dumas, read_npz, write_instances
@@ -36,6 +36,7 @@ class SetParams(Params):
         test: instances of the test, before those without a tour are put aside.
         validation: instances that training may look at.
         labels: instances with optimal tours, for imitation.
+        label_effort: labels of dynamic programming after which an instance is not imitated; the largest are left out.
         reference: how costs are found; `pyvrp` and `ortools` prove nothing, so that an instance they leave is kept as unknown.
         iterations: of PyVRP, or solutions of OR-Tools.
         file: the benchmark's NPZ, or a folder of Dumas text files with this many nodes each, read instead of a generated test.
@@ -47,6 +48,7 @@ class SetParams(Params):
     test: int = Field(400, ge=2)
     validation: int = Field(100, ge=2)
     labels: int = Field(0, ge=0)
+    label_effort: int = Field(20_000, ge=1)
     reference: Literal["exact", "pyvrp", "ortools"] = "exact"
     iterations: int = Field(500, ge=1)
     file: str = ""
@@ -76,6 +78,7 @@ class _Job(NamedTuple):
     instances: Instances
     reference: str
     iterations: int
+    most_labels: int
 
 
 def prepare(params: PrepareParams, inputs: Inputs, out: Path, log: Log) -> Metrics:
@@ -87,8 +90,9 @@ def prepare(params: PrepareParams, inputs: Inputs, out: Path, log: Log) -> Metri
             if count == 0:
                 continue
             made = read_test(given, count) if part == "test" and given.file else draw(given, count, seed)
-            found = label(made, given.reference, given.iterations)
-            none = torch.isnan(found.cost)
+            effort = given.label_effort if part == "labels" else MOST_LABELS
+            found = label(made, given.reference, given.iterations, effort)
+            none = torch.isnan(found.cost) if part != "labels" else ~torch.isfinite(found.cost)
             kept = made.take(~none)
             extra = {"cost": found.cost[~none], "tour": found.tour[~none]} if part == "labels" else {"cost": found.cost[~none]}
             if len(kept) == 0:
@@ -132,11 +136,11 @@ def draw(given: SetParams, count: int, seed: int) -> Instances:
     return make(count, given.nodes, given.hardness, generator)
 
 
-def label(instances: Instances, reference: str, iterations: int) -> Labelled:
+def label(instances: Instances, reference: str, iterations: int, most_labels: int = MOST_LABELS) -> Labelled:
     """Costs and tours of a batch; the same whatever the number of processes."""
     size = max(1, min(500, len(instances) // 8 + 1))
     chunks = [instances.take(slice(at, at + size)) for at in range(0, len(instances), size)]
-    done = list(map_parallel(_label, [_Job(chunk, reference, iterations) for chunk in chunks]))
+    done = list(map_parallel(_label, [_Job(chunk, reference, iterations, most_labels) for chunk in chunks]))
     cost, tour = (torch.cat([torch.as_tensor(part[i]) for part in done]) for i in range(2))
     return Labelled(join(chunks), cost, tour)
 
@@ -146,7 +150,7 @@ def _label(job: _Job) -> tuple[np.ndarray, np.ndarray]:
     for i, arrays in enumerate(arrays_of(job.instances)):
         if job.reference == "exact":
             try:
-                found = solve_exactly(arrays)
+                found = solve_exactly(arrays, job.most_labels)
             except DpTooLarge:
                 continue  # stays unknown
             costs[i] = found.cost if found.feasible else np.nan

@@ -93,7 +93,8 @@ def latest_departures(instance: Arrays) -> np.ndarray:
     r"""Latest clock at which every state can still be completed, (2^(N-1), N).
 
     A row is a set of customers still to visit, bit j - 1 for customer j, a column the current node; -inf where nothing helps.
-    L(R, i) = max over k in R of min(l_k, L(R \\ k, k)) - steps_ik, where waiting for e_k is allowed. Feasibility alone, so that sets of feasible next nodes are exact for any prefix.
+    L(R, i) = max over k in R of min(l_k, L(R \ k, k)) - steps_ik, where waiting for e_k is allowed. Feasibility alone, so that sets
+    of feasible next nodes are exact for any prefix.
 
     Raises:
         ValueError: for more than 16 nodes.

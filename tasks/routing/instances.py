@@ -9,7 +9,7 @@ reach far beyond 1 in scaled units, and EPS would drown in float16.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal
 
 import torch
@@ -73,11 +73,11 @@ class Instances:
 
     def take(self, rows: Tensor | slice) -> Instances:
         """Some of the instances, by index, mask or slice."""
-        return replace(self, **{name: getattr(self, name)[rows] for name in _TENSORS})
+        return Instances(self.problem, *(getattr(self, name)[rows] for name in _TENSORS))
 
     def to(self, device: str | torch.device) -> Instances:
         """The same instances on a device."""
-        return replace(self, **{name: getattr(self, name).to(device) for name in _TENSORS})
+        return Instances(self.problem, *(getattr(self, name).to(device) for name in _TENSORS))
 
     def length(self, tours: Tensor) -> Tensor:
         """Length of closed tours, (B, S, N) -> (B, S).
@@ -118,8 +118,7 @@ _TENSORS = ("locs", "early", "late", "use", "distance", "steps")
 
 def join(parts: list[Instances]) -> Instances:
     """One batch out of several with the same problem and N."""
-    first = parts[0]
-    return replace(first, **{name: torch.cat([getattr(part, name) for part in parts]) for name in _TENSORS})
+    return Instances(parts[0].problem, *(torch.cat([getattr(part, name) for part in parts]) for name in _TENSORS))
 
 
 def euclidean(locs: Tensor) -> Tensor:

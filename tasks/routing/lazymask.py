@@ -238,10 +238,11 @@ class _Search:
             kept = self.instances.is_tour(tours)
             status = torch.where((status == SOLVED) & ~kept, BUDGET, status)
         levels = slice(0, self.instances.nodes - 1)
-        before = [part.view(*shape, self.instances.nodes)[..., levels] for part in (self.node, self.clock, self.refined)]
-        flags = [part.view(*shape, self.instances.nodes)[..., levels] for part in (self.exhausted, self.relaxed)]
+        current, clock, refined = (part.view(*shape, -1)[..., levels] for part in (self.node, self.clock, self.refined))
+        exhausted, relaxed = (part.view(*shape, -1)[..., levels] for part in (self.exhausted, self.relaxed))
         allowed = self.allowed.view(*shape, self.instances.nodes, -1)[:, :, levels]
-        return Decoded(tours, status, self.backtracks.view(shape), self.calls.view(shape), *before, allowed, *flags)
+        backtracks, calls = self.backtracks.view(shape), self.calls.view(shape)
+        return Decoded(tours, status, backtracks, calls, current, clock, refined, allowed, exhausted, relaxed)
 
 
 def choose(scores: Tensor, allowed: Tensor, generator: torch.Generator | None) -> Tensor:

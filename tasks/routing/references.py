@@ -54,7 +54,7 @@ def prepare(params: ReferenceParams, inputs: Inputs, out: Path, log: Log) -> Met
         for name in given.sets:
             instances, held = read_instances(inputs.file("prepare", f"{name}-test.safetensors"))
             most = min(given.instances, len(instances))
-            for part in torch.arange(most).split(max(1, most // 4)):
+            for part in torch.arange(most).tensor_split(min(4, most)):
                 jobs.append(_Job(solver, name, instances.take(part), given.effort))
                 costs.append(held["cost"][part].numpy())
     done = list(log.progress(map_parallel(_solve, jobs), total=len(jobs), desc="solvers"))
@@ -66,7 +66,8 @@ def prepare(params: ReferenceParams, inputs: Inputs, out: Path, log: Log) -> Met
     table["gap"] = table["found"] / table["cost"] - 1
     write_parquet(out / "references.parquet", table.drop(columns="seconds"))
     metrics: Metrics = {}
-    for (name, solver), rows in table.groupby(["set", "solver"]):
+    for pair, rows in table.groupby(["set", "solver"]):
+        name, solver = map(str, pair)  # type: ignore[call-overload]
         solved = np.isfinite(rows["found"].to_numpy())
         metrics[f"{solver}.ins_infeas.{name}"] = float(1 - solved.mean())
         gaps = rows["gap"].to_numpy()

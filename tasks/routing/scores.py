@@ -171,7 +171,8 @@ def proofs(table: pd.DataFrame, name: str) -> Metrics:
     if hopeless.empty:
         return metrics
     budgets = sorted(hopeless["budget"].unique())
-    for (run, budget), part in hopeless.groupby(["run", "budget"]):
+    for key, part in hopeless.groupby(["run", "budget"]):
+        run, budget = key  # type: ignore[misc]
         label = "exhaustive" if budget == budgets[-1] and len(budgets) > 1 else f"r{budget}"
         proved = (part["status"] == INFEASIBLE).groupby(part["seed"]).mean()
         metrics |= summarise(f"{RENAMED.get(str(run), run)}_{label}.proved_infeasible.{name}", proved)
