@@ -22,6 +22,8 @@ CONSTRAINED = {"easy": 0.5, "medium": 0.75, "hard": 0.9}
 HORIZON = 55.0
 """Expected length of a leg between random nodes of the 100 x 100 square, as the benchmark rounds it."""
 MOST_SLACK = 50
+BLOCK = 1024
+"""Draws of draft limits between two looks at how many are feasible."""
 
 
 def random_tsptw(count: int, nodes: int, hardness: Hardness, generator: torch.Generator) -> Instances:
@@ -77,8 +79,7 @@ def random_tspdl(count: int, nodes: int, hardness: Hardness, generator: torch.Ge
     if nodes < 3:
         raise ValueError(f"draft limits need at least two ports, N >= 3, got N = {nodes}")
     locs = torch.rand((count, nodes, 2), generator=generator, dtype=torch.float64)
-    limits = torch.stack([_limits(nodes, CONSTRAINED[hardness], generator, clamp) for _ in range(count)])
-    return tspdl(locs, limits)
+    return tspdl(locs, _limits(count, nodes, CONSTRAINED[hardness], generator, clamp))
 
 
 def _windows_along_a_tour(locs: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
@@ -95,20 +96,24 @@ def _windows_along_a_tour(locs: Tensor, generator: torch.Generator) -> tuple[Ten
     return early, late
 
 
-def _limits(nodes: int, share: float, generator: torch.Generator, clamp: bool) -> Tensor:
+def _limits(count: int, nodes: int, share: float, generator: torch.Generator, clamp: bool) -> Tensor:
+    """Draft limits (count, N), by rejection of blocks of draws, or lifted where they admit no order."""
     ports = nodes - 1
     constrained = min(int(share * nodes), ports - 1)  # some port must take the full load, or no draw is ever feasible
-    while True:
-        limits = torch.full((nodes,), float(ports), dtype=torch.float64)
-        chosen = torch.randperm(ports, generator=generator)[:constrained] + 1
-        limits[chosen] = torch.randint(1, ports, (len(chosen),), generator=generator).double()
-        ordered, order = limits[1:].sort(stable=True)
-        least = torch.arange(1, ports + 1, dtype=torch.float64)
+    least = torch.arange(1, ports + 1, dtype=torch.float64)
+    found: list[Tensor] = []
+    while sum(map(len, found)) < count:
+        limits = torch.full((BLOCK, ports), float(ports), dtype=torch.float64)
+        chosen = torch.rand((BLOCK, ports), generator=generator).argsort(1)[:, :constrained]
+        limits.scatter_(1, chosen, torch.randint(1, ports, (BLOCK, constrained), generator=generator).double())
+        ordered, order = limits.sort(dim=1, stable=True)
         if clamp:
-            limits[order + 1] = torch.maximum(ordered, least)
-            return limits
-        if (ordered >= least).all():
-            return limits
+            limits.scatter_(1, order, torch.maximum(ordered, least))
+            found.append(limits)
+        else:
+            found.append(limits[(ordered >= least).all(1)])
+    drawn = torch.cat(found)[:count]
+    return torch.cat([torch.full_like(drawn[:, :1], float(ports)), drawn], 1)
 
 
 def _check(count: int, nodes: int, hardness: str) -> None:
