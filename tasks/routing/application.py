@@ -37,6 +37,7 @@ LOOK_ALIKES = 256
 ENOUGH_LABELS = 32
 LABELS_OF_LOOK_ALIKES = 20_000
 LABELS_OF_PROOFS = 3_000_000
+VISIT_COLUMNS = ["instance", "position", "node", "start", "ready", "due"]
 
 
 class SolveParams(Params):
@@ -93,7 +94,8 @@ def solve_instances(params: SolveParams, out: Path, log: Log) -> dict[str, float
     else:
         out.mkdir()
         table.to_csv(out / "solutions.csv", index=False)
-        pd.concat([_visits(s) for s in solutions], ignore_index=True).to_csv(out / "visits.csv", index=False)
+        visits = [_visits(solution) for solution in solutions if solution.tour]
+        pd.concat(visits or [pd.DataFrame(columns=VISIT_COLUMNS)]).to_csv(out / "visits.csv", index=False)
     log.figure("tours", figures.tours([_drawing(s) for s in solutions]))
     for solution in solutions:
         log.message(_said(solution))
@@ -242,8 +244,6 @@ def _row(solution: Solution, pyvrp: bool) -> dict[str, Any]:
 
 
 def _visits(solution: Solution) -> pd.DataFrame:
-    if not solution.tour:
-        return pd.DataFrame(columns=["instance", "position", "node", "start", "ready", "due"])
     one, unit, tour = solution.given.instances, solution.given.unit, solution.tour
     clocks = one.clocks(torch.tensor(tour)[None, None])[0, 0].numpy()
     return pd.DataFrame(

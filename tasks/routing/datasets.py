@@ -25,7 +25,10 @@ from tasks.routing.instances import Instances, Problem, join
 from tasks.routing.readers import read_dumas, read_npz, write_instances
 from tasks.routing.reference_solvers import solve_with_ortools, solve_with_pyvrp
 
-TEST_SEED, VALIDATION_SEED, LABEL_SEED = 2025, 4321, 777
+PARTS = {"test": 2025, "validation": 4321, "labels": 777}
+"""Parts of a set and their seeds."""
+CHUNK = 250
+FEW_JOBS = 12
 
 
 class SetParams(Params):
@@ -83,30 +86,40 @@ class _Job(NamedTuple):
 
 def prepare(params: PrepareParams, inputs: Inputs, out: Path, log: Log) -> Metrics:
     """Make, label and write all sets; reports the share of feasible instances and the mean optimal length."""
+    parts = [(name, part) for name in params.sets for part in PARTS if _count(params.sets[name], part)]
+    made = [_draw_part(params.sets[name], part) for name, part in parts]
+    asked = [
+        (batch, given.reference, given.iterations, given.label_effort if part == "labels" else MOST_LABELS)
+        for batch, (name, part) in zip(made, parts, strict=True)
+        for given in [params.sets[name]]
+    ]
     metrics: Metrics = {}
-    for name, given in log.progress(params.sets.items(), desc="sets"):
-        parts = {"test": (given.test, TEST_SEED), "validation": (given.validation, VALIDATION_SEED), "labels": (given.labels, LABEL_SEED)}
-        for part, (count, seed) in parts.items():
-            if count == 0:
-                continue
-            made = read_test(given, count) if part == "test" and given.file else draw(given, count, seed)
-            effort = given.label_effort if part == "labels" else MOST_LABELS
-            found = label(made, given.reference, given.iterations, effort)
-            none = torch.isnan(found.cost) if part != "labels" else ~torch.isfinite(found.cost)
-            kept = made.take(~none)
-            extra = {"cost": found.cost[~none], "tour": found.tour[~none]} if part == "labels" else {"cost": found.cost[~none]}
-            if len(kept) == 0:
-                raise ValueError(f"set {name!r}: none of {count} instances has a tour; take other sizes")
-            write_instances(out / f"{name}-{part}.safetensors", kept, **extra)
-            if part == "test":
-                if none.any():
-                    write_instances(out / f"{name}-infeasible.safetensors", made.take(none))
-                metrics[f"feasible_share.{name}"] = float((~none).double().mean())
-                metrics[f"instances.{name}"] = float(len(kept))
-                known = found.cost[~none]
-                metrics |= summarise(f"optimal.length.{name}", known[torch.isfinite(known)].numpy()) if torch.isfinite(known).any() else {}
+    for (name, part), found in zip(parts, label_all(asked, log), strict=True):
+        none = ~torch.isfinite(found.cost) if part == "labels" else torch.isnan(found.cost)
+        kept = found.instances.take(~none)
+        if len(kept) == 0:
+            raise ValueError(f"set {name!r}: none of {len(none)} instances has a tour; take other sizes")
+        extra = {"tour": found.tour[~none]} if part == "labels" else {}
+        write_instances(out / f"{name}-{part}.safetensors", kept, cost=found.cost[~none], **extra)
+        if part == "test":
+            if none.any():
+                write_instances(out / f"{name}-infeasible.safetensors", found.instances.take(none))
+            metrics[f"feasible_share.{name}"] = float((~none).double().mean())
+            metrics[f"instances.{name}"] = float(len(kept))
+            known = found.cost[torch.isfinite(found.cost)]
+            metrics |= summarise(f"optimal.length.{name}", known.numpy()) if len(known) else {}
     write_json(out / "sets.json", {name: given.model_dump() for name, given in params.sets.items()})
     return metrics
+
+
+def _count(given: SetParams, part: str) -> int:
+    return int(getattr(given, part))
+
+
+def _draw_part(given: SetParams, part: str) -> Instances:
+    if part == "test" and given.file:
+        return read_test(given, given.test)
+    return draw(given, _count(given, part), PARTS[part])
 
 
 def read_test(given: SetParams, count: int) -> Instances:
@@ -138,11 +151,25 @@ def draw(given: SetParams, count: int, seed: int) -> Instances:
 
 def label(instances: Instances, reference: str, iterations: int, most_labels: int = MOST_LABELS) -> Labelled:
     """Costs and tours of a batch; the same whatever the number of processes."""
-    size = max(1, min(500, len(instances) // 8 + 1))
-    chunks = [instances.take(slice(at, at + size)) for at in range(0, len(instances), size)]
-    done = list(map_parallel(_label, [_Job(chunk, reference, iterations, most_labels) for chunk in chunks]))
-    cost, tour = (torch.cat([torch.as_tensor(part[i]) for part in done]) for i in range(2))
-    return Labelled(join(chunks), cost, tour)
+    return label_all([(instances, reference, iterations, most_labels)])[0]
+
+
+def label_all(asked: list[tuple[Instances, str, int, int]], log: Log | None = None) -> list[Labelled]:
+    """Label several batches, given as the arguments of `label`, in one pool of processes."""
+    jobs, owners = [], []
+    for owner, (batch, *how) in enumerate(asked):
+        for part in torch.arange(len(batch)).split(CHUNK):  # type: ignore[no-untyped-call]
+            jobs.append(_Job(batch.take(part), *how))
+            owners.append(owner)
+    # A handful of instances is labelled sooner than processes start.
+    done = map_parallel(_label, jobs, workers=1 if len(jobs) <= FEW_JOBS else None)
+    shown = list(log.progress(done, total=len(jobs), desc="instances") if log else done)
+    found = []
+    for owner, (batch, *_) in enumerate(asked):
+        mine = [shown[i] for i, of in enumerate(owners) if of == owner]
+        cost, tour = (torch.cat([torch.as_tensor(part[i]) for part in mine]) for i in range(2))
+        found.append(Labelled(batch, cost, tour))
+    return found
 
 
 def _label(job: _Job) -> tuple[np.ndarray, np.ndarray]:

@@ -15,7 +15,8 @@ def _one_thread():
     """As in a stage: small batches on several threads wait for each other more than they work."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
-    with threadpool_limits(1):
+    with pytest.MonkeyPatch.context() as patch, threadpool_limits(1):
+        patch.setenv("PAPERS_THREADS", "1")
         yield
     torch.set_num_threads(before)
 
@@ -25,4 +26,6 @@ def smoke(tmp_path_factory):
     import routing_stages
 
     root, log = tmp_path_factory.mktemp("smoke"), routing_stages.KeepingLog()
-    return root, routing_stages.run(root, log=log), log
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PAPERS_THREADS", "2")
+        return root, routing_stages.run(root, log=log), log

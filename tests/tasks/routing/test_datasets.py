@@ -85,6 +85,9 @@ def test_impossible_options_are_refused():
 def test_a_set_without_any_tour_is_refused(tmp_path, monkeypatch):
     from tasks.routing import datasets
 
-    monkeypatch.setattr(datasets, "label", lambda made, *rest: datasets.Labelled(made, torch.full((len(made),), torch.nan), torch.zeros(0)))
+    def nothing(asked, log=None):
+        return [datasets.Labelled(made, torch.full((len(made),), torch.nan), torch.zeros((len(made), 5))) for made, *_ in asked]
+
+    monkeypatch.setattr(datasets, "label_all", nothing)
     with pytest.raises(ValueError, match="set 'hard': none of 4 instances has a tour"):
         prepare(PrepareParams(sets={"hard": SetParams(nodes=5, test=4)}), Inputs(), tmp_path, NullLog())
