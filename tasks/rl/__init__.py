@@ -1,0 +1,1 @@
+"""Reinforcement learning: advantages, losses and loops, whatever the environment."""

@@ -1,0 +1,1 @@
+"""Routing under constraints: instances, exact and learned solvers, lazy masking."""
