@@ -119,11 +119,10 @@ class RowSampler:
         self.drawn: torch.Tensor | None = None
 
     def __call__(self, step: int) -> torch.Tensor:
+        """Rows (P, B) of this update; call with 0, 1, 2, ... in order."""
         import torch
 
         if step % CHUNK == 0 or self.drawn is None:
-            drawn = [
-                t[torch.randint(len(t), (CHUNK, self.batch), generator=g)] for t, g in zip(self.tables, self.generators, strict=True)
-            ]
+            drawn = [t[torch.randint(len(t), (CHUNK, self.batch), generator=g)] for t, g in zip(self.tables, self.generators, strict=True)]
             self.drawn = torch.stack(drawn, 1).to(self.device)  # (CHUNK, P, B)
         return self.drawn[step % CHUNK]

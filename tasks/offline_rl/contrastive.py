@@ -9,7 +9,7 @@ No value function is learned. With `negatives="failures"` the second segment is 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
@@ -25,6 +25,8 @@ from tasks.offline_rl.segments import sample_segments
 
 if TYPE_CHECKING:
     import torch
+
+    from tasks.offline_rl.stacked import StackedMlp
 
 CHUNK = 32
 """Updates whose segments and noise are drawn at once."""
@@ -188,8 +190,10 @@ class _Terms:
         self.drawn: list[torch.Tensor] = []
 
     def __call__(
-        self, policy: torch.nn.Module, step: int, generators: Sequence[torch.Generator]
+        self, policy: StackedMlp, step: int, generators: Sequence[torch.Generator]
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        import torch
+
         if step % CHUNK == 0:
             self.drawn = self._draw()
         rows, other = self.drawn[0][step % CHUNK], self.drawn[1][step % CHUNK]
@@ -197,18 +201,26 @@ class _Terms:
         action = self.stack.action[rows]
         log_prob = gaussian_log_prob(mean, action, self.shared.spread)
         preferred = self._score(log_prob)  # (P, M)
-        values = logit = 0.0
+        values, logit = torch.zeros_like(preferred[:, 0]), torch.zeros_like(preferred[:, 0])
         for weight, negative in self._negatives(policy, mean, action, rows, other, generators):
             score = self.bias * negative
             values = values + weight * preference_loss(preferred, negative, self.bias).mean(1)
             logit = logit + weight * (preferred - score).mean(1)
-        return values, logit, log_prob.mean(1)  # type: ignore[return-value]
+        return values, logit, log_prob.mean(1)
 
     def _score(self, log_prob: torch.Tensor) -> torch.Tensor:
-        split = log_prob.unflatten(1, (self.shared.segments, self.shared.k))
+        split = log_prob.view(len(log_prob), self.shared.segments, self.shared.k)
         return segment_score(split, self.alpha, self.shared.gamma)
 
-    def _negatives(self, policy, mean, action, rows, other, generators):  # type: ignore[no-untyped-def]
+    def _negatives(
+        self,
+        policy: StackedMlp,
+        mean: torch.Tensor,
+        action: torch.Tensor,
+        rows: torch.Tensor,
+        other: torch.Tensor,
+        generators: Sequence[torch.Generator],
+    ) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
         """(weight (P,), score of the negatives (P, M)) of every operator that some arm uses."""
         spread = self.shared.spread
         if self.failures:
@@ -244,7 +256,12 @@ class _Terms:
 
 
 def preference_accuracy(
-    mean_positive: np.ndarray, action: np.ndarray, negative: np.ndarray, config: ContrastiveConfig, rng: np.random.Generator, draws: int = 200
+    mean_positive: np.ndarray,
+    action: np.ndarray,
+    negative: np.ndarray,
+    config: ContrastiveConfig,
+    rng: np.random.Generator,
+    draws: int = 200,
 ) -> float:
     """Share of held-out segments that a policy prefers to their degraded copies: S+ > lambda S-.
 

@@ -59,7 +59,8 @@ class Cql:
 
     def sample(self, obs: torch.Tensor, samples: int = 1) -> tuple[torch.Tensor, torch.Tensor]:
         """Actions (P, samples B, a) of the policy and their log-densities (P, samples B), states repeated in blocks."""
-        mean, log_std = self.actor(obs).repeat(1, samples, 1).split(self.a, -1)
+        both = self.actor(obs).repeat(1, samples, 1)
+        mean, log_std = both[..., : self.a], both[..., self.a :]
         log_std = log_std.clamp(*LOG_STD)
         noise = noise_like(mean, self.generators)
         before = mean + log_std.exp() * noise
@@ -84,7 +85,7 @@ class Cql:
         return total + (config.temperature * density - value + config.cloning * cloning).mean(-1).sum()
 
     def _soft_maximum(self, obs: torch.Tensor) -> torch.Tensor:
-        """log of the integral of exp Q over the action box, by importance sampling from two sources: (2, P, B)."""
+        """Log of the integral of exp Q over the action box, by importance sampling from two sources: (2, P, B)."""
         n = self.config.samples
         states = obs.repeat(1, n, 1)
         uniform = torch.stack([2 * torch.rand((*states.shape[1:2], self.a), generator=g) - 1 for g in self.generators]).to(obs.device)
@@ -93,7 +94,7 @@ class Cql:
         both = torch.cat([uniform, own], 1)
         q = self.critics(torch.cat([states, states], 1), both)  # (2, P, 2 n B)
         corrected = q - torch.cat([torch.full_like(density, -self.a * math.log(2)), density], 1)
-        return torch.logsumexp(corrected.unflatten(-1, (2 * n, -1)), -2) - math.log(2 * n)
+        return torch.logsumexp(corrected.view(*corrected.shape[:2], 2 * n, -1), -2) - math.log(2 * n)
 
     def follow(self, step: int) -> None:
         """Move the target critics."""

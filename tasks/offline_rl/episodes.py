@@ -220,7 +220,7 @@ def read_episodes(path: Path) -> Episodes:
         raise ValueError(f"{path} lacks the columns {missing}; write it with write_episodes")
 
     def block(prefix: str) -> np.ndarray:
-        names = [f"{prefix}_{i}" for i in range(sum(c.startswith(f"{prefix}_") for c in frame))]
+        names = [f"{prefix}_{i}" for i in range(sum(str(c).startswith(f"{prefix}_") for c in frame))]
         return frame[names].to_numpy()
 
     low, high = (np.asarray(manifest[f"action_{end}"], float) for end in ("low", "high"))

@@ -106,8 +106,12 @@ def learning_data(episodes: Episodes, eta: float = 0.0, neighbour: np.ndarray | 
             rows, failed = episodes.rows(positive), episodes.rows(negative)
             neighbour[rows] = failed[nearest_failures(obs[rows], obs[failed])]
     spans = np.stack([episodes.starts, episodes.lengths], 1)
+    following = np.where(inside[:, None], np.roll(action, -1, 0), 0)
     return LearningData(
-        *(x.astype(np.float32) for x in (obs, action, standardise(episodes.next_obs), np.where(inside[:, None], np.roll(action, -1, 0), 0))),
+        obs=obs.astype(np.float32),
+        action=action.astype(np.float32),
+        next_obs=standardise(episodes.next_obs).astype(np.float32),
+        next_action=following.astype(np.float32),
         has_next=inside.astype(np.float32),
         reward=episodes.reward.astype(np.float32),
         continuation=1 - episodes.terminated.astype(np.float32),
@@ -180,7 +184,7 @@ def write_neighbours(path: Path, data: LearningData, train: np.ndarray, held: np
 
     def save(temporary: Path) -> None:
         with temporary.open("wb") as file:
-            np.savez(file, **arrays)
+            np.savez(file, **arrays)  # type: ignore[arg-type]
 
     write_atomically(path, save)
 

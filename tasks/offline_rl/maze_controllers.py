@@ -60,7 +60,7 @@ def waypoint_action(maze: PointMaze, states: np.ndarray, target: np.ndarray, fin
     """
     here = maze.cell_of(states[:, :2])
     waypoint = np.where((here == target)[:, None], final, maze.centres[maze.next_cell[target, here]])
-    return np.clip(GAIN * (waypoint - states[:, :2]) - DAMPING * states[:, 2:] + noise, -1, 1)
+    return np.asarray(np.clip(GAIN * (waypoint - states[:, :2]) - DAMPING * states[:, 2:] + noise, -1, 1))
 
 
 def collect_maze(

@@ -93,7 +93,7 @@ def write_policies(path: Path, policies: Mapping[str, Policies]) -> None:
     """Write as safetensors: `<name>/<tensor>`, layers numbered."""
     from safetensors.numpy import save_file
 
-    tensors = {}
+    tensors: dict[str, np.ndarray] = {}
     for name, one in policies.items():
         tensors |= {f"{name}/layer{i:02d}": np.ascontiguousarray(w, np.float32) for i, w in enumerate(one.weights)}
         tensors |= {f"{name}/{key}": np.ascontiguousarray(getattr(one, key), np.float64) for key in ("mean", "scale", "low", "high")}
@@ -109,7 +109,9 @@ def read_policies(path: Path) -> dict[str, Policies]:
         name, _, tensor = key.rpartition("/")
         parts.setdefault(name, {})[tensor] = value
     return {
-        name: Policies(tuple(t for key, t in tensors.items() if key.startswith("layer")), *(tensors[k] for k in ("mean", "scale", "low", "high")))
+        name: Policies(
+            tuple(t for key, t in tensors.items() if key.startswith("layer")), *(tensors[k] for k in ("mean", "scale", "low", "high"))
+        )
         for name, tensors in parts.items()
     }
 

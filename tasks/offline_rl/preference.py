@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def gaussian_log_prob(mean: torch.Tensor, action: torch.Tensor, spread: float) -> torch.Tensor:
-    """log pi(a | s) = -|a - mu(s)|^2 / (2 spread^2), without the normalising constant, over the last axis.
+    """Log pi(a | s) = -|a - mu(s)|^2 / (2 spread^2), without the normalising constant, over the last axis.
 
     Args:
         mean: (..., a).

@@ -38,7 +38,7 @@ class CloningParams(Params):
 
     datasets: tuple[str, ...] = ("medium",)
     seeds: int = Field(6, ge=1)
-    arms: dict[str, CloningConfig] = {"bc": CloningConfig(), "bc_plus": CloningConfig(rows="successes")}
+    arms: dict[str, CloningConfig] = Field({"bc": CloningConfig(), "bc_plus": CloningConfig(rows="successes")})
     seed: int = Field(0, ge=0)
     device: str = "cpu"
 
@@ -56,8 +56,8 @@ def warmstart(params: CloningParams, inputs: Inputs, out: Path, log: Log) -> Met
         metrics |= summarise(f"{arm}.loss.{name}", history[-1][2])
         for step, _, values in history:
             log.history(step, **{f"{arm}.{name}": float(values.mean())})
-    for name, policies in trained.items():
-        write_policies(out / f"{name}.safetensors", policies)
+    for name, iterates in trained.items():
+        write_policies(out / f"{name}.safetensors", iterates)
     return metrics
 
 
@@ -83,9 +83,9 @@ class ContrastiveParams(Params):
         device: torch device.
     """
 
-    datasets: dict[str, tuple[str, ...]] = {"medium": ("preforl",)}
+    datasets: dict[str, tuple[str, ...]] = Field({"medium": ("preforl",)})
     seeds: int = Field(6, ge=1)
-    arms: dict[str, ContrastiveConfig] = {"preforl": ContrastiveConfig()}
+    arms: dict[str, ContrastiveConfig] = Field({"preforl": ContrastiveConfig()})
     base: str = "preforl"
     biases: tuple[float, ...] = ()
     sigmas: tuple[float, ...] = ()
@@ -136,7 +136,7 @@ def train(params: ContrastiveParams, inputs: Inputs, out: Path, log: Log) -> Met
             shapes.setdefault((configs[arm].shape, configs[arm].shuffled), []).append(arm)
         # Halves keep two processes busy; which arms share a stack is fixed by the parameters alone.
         jobs += [(name, part, params, dict(inputs)) for arms in shapes.values() for part in (arms[::2], arms[1::2]) if part]
-    trained: dict[str, dict[str, Policies]] = {name: {} for name in params.datasets}
+    trained: dict[str, dict[str, Policies]] = Field({name: {} for name in params.datasets})
     metrics: Metrics = {}
     undefined, rows = {}, []
     done = log.progress(map_parallel(_contrast, jobs), total=len(jobs), desc="contrast")

@@ -65,7 +65,7 @@ class Reacher:
         return np.stack([x, LINKS[0] * np.sin(first) + LINKS[1] * np.sin(both)], -1)
 
     def observe(self, states: np.ndarray, goals: np.ndarray) -> np.ndarray:
-        """cos and sin of the joints, target, joint velocities, tip - target: (..., 10)."""
+        """Cos and sin of the joints, target, joint velocities, tip - target: (..., 10)."""
         q = states[..., :2]
         return np.concatenate([np.cos(q), np.sin(q), goals, states[..., 4:6], self.tip(states) - goals], -1)
 

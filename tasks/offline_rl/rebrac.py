@@ -47,8 +47,6 @@ def rebrac(generators: Sequence[torch.Generator], d: int, a: int, config: ReBrac
         generators,
         d,
         a,
-        Td3BcConfig(
-            **shared, alpha=1 / config.actor_penalty, noise=config.noise, critic_penalty=config.critic_penalty, layer_norm=True
-        ),
+        Td3BcConfig(**shared, alpha=1 / config.actor_penalty, noise=config.noise, critic_penalty=config.critic_penalty, layer_norm=True),
         device,
     )

@@ -40,18 +40,26 @@ def make_environment(env_id: str, **options: Any) -> Any:
     import gymnasium
 
     try:
-        if env_id.startswith(("PointMaze", "AntMaze", "Fetch", "Adroit", "FrankaKitchen", "HandReach")):
-            # On import it prints a notice about Adroit's rewards that concerns no environment made here by default.
-            import contextlib
-            import io
-
-            with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
-                import gymnasium_robotics
-
-                gymnasium.register_envs(gymnasium_robotics)
+        register(env_id)
         return gymnasium.make(env_id, disable_env_checker=True, **options)
     except ImportError as error:
         raise AssetMissing(env_id, INSTALL, f"cannot be made ({error})") from None
+
+
+def register(env_id: str) -> None:
+    """Make gymnasium know the environments of gymnasium-robotics, if this is one of them."""
+    if not env_id.startswith(("PointMaze", "AntMaze", "Fetch", "Adroit", "FrankaKitchen", "HandReach")):
+        return
+    import contextlib
+    import io
+
+    import gymnasium
+
+    # On import it prints a notice about Adroit's rewards, which the documentation of this paper repeats.
+    with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+        import gymnasium_robotics
+
+        gymnasium.register_envs(gymnasium_robotics)
 
 
 def rollout(

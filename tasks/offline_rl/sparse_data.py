@@ -47,7 +47,7 @@ class SparseDataParams(Params):
 
     datasets: tuple[str, ...] = Field(KNOWN, min_length=1)
     coverage: tuple[int, ...] = (5, 10, 20, 40)
-    episodes: dict[str, int] = {"medium": 150, "goals": 200, "umaze": 150, "no_failures": 200, "reacher": 200}
+    episodes: dict[str, int] = Field({"medium": 150, "goals": 200, "umaze": 150, "no_failures": 200, "reacher": 200})
     coverage_episodes: int = Field(450, ge=2)
     seeds: int = Field(6, ge=1)
     held_out: float = Field(0.1, ge=0, lt=1)

@@ -6,7 +6,8 @@ is in the stack (up to the rounding of batched products). The module knows nothi
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import itertools
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import nn
@@ -34,6 +35,8 @@ class StackedMlp(nn.Module):
         torch.Size([2, 5, 2])
     """
 
+    __call__: Callable[..., torch.Tensor]
+
     def __init__(
         self,
         generators: Sequence[torch.Generator],
@@ -49,7 +52,7 @@ class StackedMlp(nn.Module):
         if not 0 <= dropout < 1:
             raise ValueError(f"dropout must lie in [0, 1), got {dropout}")
         self.sizes, self.squash, self.layer_norm, self.dropout = tuple(sizes), squash, layer_norm, dropout
-        shapes = [s for inner, outer in zip(sizes, sizes[1:], strict=False) for s in ((inner, outer), (1, outer))]
+        shapes = [s for inner, outer in itertools.pairwise(sizes) for s in ((inner, outer), (1, outer))]
         bounds = [inner**-0.5 for inner in sizes[:-1] for _ in range(2)]
         first = [[(2 * torch.rand(s, generator=g) - 1) * b for s, b in zip(shapes, bounds, strict=True)] for g in generators]
         self.tensors = nn.ParameterList([nn.Parameter(torch.stack(column)) for column in zip(*first, strict=True)])
@@ -103,7 +106,9 @@ class StackedMlp(nn.Module):
             ValueError: for tensors of other shapes.
         """
         if [tuple(w.shape) for w in weights] != [tuple(t.shape) for t in self.tensors]:
-            raise ValueError(f"the weights have shapes {[tuple(w.shape) for w in weights]}, expected {[tuple(t.shape) for t in self.tensors]}")
+            raise ValueError(
+                f"the weights have shapes {[tuple(w.shape) for w in weights]}, expected {[tuple(t.shape) for t in self.tensors]}"
+            )
         with torch.no_grad():
             for tensor, value in zip(self.tensors, weights, strict=True):
                 tensor.copy_(value)

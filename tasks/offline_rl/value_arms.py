@@ -41,11 +41,11 @@ class ValueParams(Params):
 
     dataset: str = "medium"
     seeds: int = Field(6, ge=1)
-    iql: dict[str, IqlConfig] = {}
-    td3bc: dict[str, Td3BcConfig] = {}
-    cql: dict[str, CqlConfig] = {}
-    rebrac: dict[str, ReBracConfig] = {}
-    awr: dict[str, AwrConfig] = {}
+    iql: dict[str, IqlConfig] = Field({})
+    td3bc: dict[str, Td3BcConfig] = Field({})
+    cql: dict[str, CqlConfig] = Field({})
+    rebrac: dict[str, ReBracConfig] = Field({})
+    awr: dict[str, AwrConfig] = Field({})
     seed: int = Field(0, ge=0)
     device: str = "cpu"
 
@@ -85,8 +85,9 @@ def train(params: ValueParams, inputs: Inputs, out: Path, log: Log) -> Metrics:
     import pandas as pd
 
     jobs = [(arm, params, dict(inputs)) for arm in sorted(params.configs(), key=lambda a: -params.configs()[a].updates)]
-    policies: dict[str, Policies] = {}
-    rows, metrics = [], {}
+    policies: dict[str, Policies] = Field({})
+    rows: list[tuple[str, int, int, int, float]] = []
+    metrics: Metrics = {}
     for (arm, *_), (mine, expected) in zip(jobs, log.progress(map_parallel(_learn, jobs), total=len(jobs), desc="learn"), strict=True):
         policies |= {f"{arm}/{updates}": p for updates, p in mine.items()}
         for updates, by_seed in expected.items():

@@ -96,6 +96,8 @@ class TwinCritics(nn.Module):
         layer_norm: as `StackedMlp`.
     """
 
+    __call__: Callable[..., torch.Tensor]
+
     def __init__(self, generators: Sequence[torch.Generator], sizes: Sequence[int], *, layer_norm: bool = False) -> None:
         super().__init__()
         self.net = StackedMlp([*generators, *generators], (*sizes, 1), layer_norm=layer_norm)
@@ -103,13 +105,13 @@ class TwinCritics(nn.Module):
     def forward(self, obs: torch.Tensor, action: torch.Tensor) -> torch.Tensor:
         """Q (2, P, B) of obs (P, B, d) and action (P, B, a)."""
         both = torch.cat([obs, action], -1).repeat(2, 1, 1)
-        return self.net(both)[..., 0].unflatten(0, (2, -1))
+        return self.net(both)[..., 0].view(2, *obs.shape[:2])
 
     def judge(self, obs: torch.Tensor, action: torch.Tensor, both: bool = False) -> torch.Tensor:
         """Q of the first network (P, B), or the smaller of both, gradients to the action alone."""
         inputs = torch.cat([obs, action], -1)
         if both:
-            return self.net(inputs.repeat(2, 1, 1), frozen=True)[..., 0].unflatten(0, (2, -1)).amin(0)
+            return self.net(inputs.repeat(2, 1, 1), frozen=True)[..., 0].view(2, *obs.shape[:2]).amin(0)
         return self.net(inputs, frozen=True, first=len(obs))[..., 0]
 
 
