@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from pydantic import Field
 
-from tasks.common.formats import read_json, read_parquet, write_parquet
+from tasks.common.formats import read_parquet, write_parquet
 from tasks.common.node import Inputs, Log, Metrics, Params
 from tasks.common.parallel import map_parallel
 from tasks.common.statistics import paired, summarise
@@ -59,7 +59,7 @@ def evaluate(params: EvaluateParams, inputs: Inputs, out: Path, log: Log) -> Met
 
     Metrics by data set: `<arm>.{success,steps_to_goal}`, differences `<a>.success.<data>-<b>.success.<data>` of the method and its
     variants to every arm, `<arm>.success_count` where goals are replaced; on the main set also `<arm>.{expected,achieved,overestimation}`
-    of value-based arms and `<arm>.{accuracy_action,accuracy_state,log_prob_held_out}`; `<arm>.undefined.<data>` where an arm cannot run.
+    of value-based arms and `<arm>.{accuracy_action,accuracy_state,log_prob_held_out}`.
     """
     prepared = inputs["prepare"]
     jobs = [job for name in params.datasets for job in _arm_jobs(params, inputs, name)]
@@ -71,7 +71,6 @@ def evaluate(params: EvaluateParams, inputs: Inputs, out: Path, log: Log) -> Met
         metrics |= summarise(f"{arm}.steps_to_goal.{name}", found.steps_to_goal)
     metrics |= _differences(table, params)
     metrics |= _counts(table, params, prepared)
-    metrics |= _undefined(inputs, params)
     main = params.datasets[0]
     values = _overestimation(table, params, inputs) if "train-value" in inputs else {}
     for arm, (expected, achieved) in values.items():
@@ -119,17 +118,6 @@ def _counts(table: Table, params: EvaluateParams, prepared: Path) -> Metrics:
             rngs = [np.random.default_rng([params.seed, i, 5]) for i in range(n)]
             counts = count_successes(task, act, states[:, :n], goals[:, :n], params.continuing_steps, rngs)
             metrics |= summarise(f"{arm}.success_count.{name}", counts.mean(1))
-    return metrics
-
-
-def _undefined(inputs: Inputs, params: EvaluateParams) -> Metrics:
-    metrics: Metrics = {}
-    for key in read_json(inputs.file("train-preference", "undefined.json")):
-        arm, _, name = key.partition(".")
-        metrics |= summarise(f"{arm}.cannot_run.{name}", np.ones(params.seeds))
-    for name in params.datasets:
-        if f"{params.method}_a.{name}" not in read_json(inputs.file("train-preference", "undefined.json")):
-            metrics |= summarise(f"{params.method}_a.cannot_run.{name}", np.zeros(params.seeds))
     return metrics
 
 

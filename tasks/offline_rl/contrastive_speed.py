@@ -79,7 +79,7 @@ def _measure(job: tuple[SpeedParams, Mapping[str, Path]]) -> dict[str, np.ndarra
     """CPU seconds per update and seed of every arm, (rounds,), all seeds of an arm in one stack."""
     params, folders = job
     stack = DataStack([load_learning_data(folders["prepare"], params.dataset, s) for s in range(params.seeds)], params.device)
-    runs: dict[str, Callable[[], Any]] = Field({})
+    runs: dict[str, Callable[[], Any]] = {}
     parts, seeds = range(params.seeds), [(params.seed, s) for s in range(params.seeds)]
     for arm, config in params.contrastive.items():
         timed = config.model_copy(update={"updates": params.updates, "checkpoints": 1, "start": ""})
@@ -91,7 +91,7 @@ def _measure(job: tuple[SpeedParams, Mapping[str, Path]]) -> dict[str, np.ndarra
     for arm, values in params.configs().items():
         timed_values = values.model_copy(update={"updates": params.updates, "checkpoints": ()})
         runs[arm] = lambda timed=timed_values: train_values(stack, parts, seeds, timed, learner_of(timed, stack))  # type: ignore[misc]
-    found: dict[str, list[float]] = Field({arm: [] for arm in runs})
+    found: dict[str, list[float]] = {arm: [] for arm in runs}
     for round_ in range(params.rounds + 1):
         for arm, run in runs.items():
             before = time.process_time()

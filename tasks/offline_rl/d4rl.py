@@ -180,7 +180,7 @@ def evaluate(params: EvaluateD4rlParams, inputs: Inputs, out: Path, log: Log) ->
         for name in params.tasks
         for arm, policies in read_policies(inputs.file("train-d4rl", f"{name}.safetensors")).items()
     ]
-    found: dict[tuple[str, str, str], np.ndarray] = Field({})
+    found: dict[tuple[str, str, str], np.ndarray] = {}
     rows = []
     for (name, arm, *_), (returns, success) in zip(
         jobs, log.progress(map_parallel(_roll, jobs), total=len(jobs), desc="roll out"), strict=True

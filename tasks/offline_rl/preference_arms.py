@@ -126,7 +126,7 @@ def train(params: ContrastiveParams, inputs: Inputs, out: Path, log: Log) -> Met
     """Node: `<data set>.safetensors`, `history.parquet`, `undefined.json`.
 
     Metrics: `<arm>.{logit,log_prob,loss}.<data set>` at the end of training (`logit` is the mean of S+ - lambda S-, `log_prob` that of
-    recorded successes), and `<arm>.undefined.<data set>` = 1 where the data rule an arm out.
+    recorded successes), and `<arm>.cannot_run.<data set>`: 1 where the data rule an arm out, else 0.
     """
     configs = params.configs()
     jobs = []
@@ -136,7 +136,7 @@ def train(params: ContrastiveParams, inputs: Inputs, out: Path, log: Log) -> Met
             shapes.setdefault((configs[arm].shape, configs[arm].shuffled), []).append(arm)
         # Halves keep two processes busy; which arms share a stack is fixed by the parameters alone.
         jobs += [(name, part, params, dict(inputs)) for arms in shapes.values() for part in (arms[::2], arms[1::2]) if part]
-    trained: dict[str, dict[str, Policies]] = Field({name: {} for name in params.datasets})
+    trained: dict[str, dict[str, Policies]] = {name: {} for name in params.datasets}
     metrics: Metrics = {}
     undefined, rows = {}, []
     done = log.progress(map_parallel(_contrast, jobs), total=len(jobs), desc="contrast")
@@ -145,7 +145,7 @@ def train(params: ContrastiveParams, inputs: Inputs, out: Path, log: Log) -> Met
         for arm in arms:
             if reason:
                 undefined[f"{arm}.{name}"] = reason
-                metrics |= summarise(f"{arm}.undefined.{name}", np.ones(params.seeds))
+            metrics |= summarise(f"{arm}.cannot_run.{name}", np.full(params.seeds, float(bool(reason))))
             for step, quantity, values in history.get(arm, []):
                 rows += [(name, arm, s, step, quantity, float(v)) for s, v in enumerate(values)]
                 log.history(step, **{f"{arm}.{quantity}.{name}": float(values.mean())})

@@ -85,7 +85,7 @@ def train(params: ValueParams, inputs: Inputs, out: Path, log: Log) -> Metrics:
     import pandas as pd
 
     jobs = [(arm, params, dict(inputs)) for arm in sorted(params.configs(), key=lambda a: -params.configs()[a].updates)]
-    policies: dict[str, Policies] = Field({})
+    policies: dict[str, Policies] = {}
     rows: list[tuple[str, int, int, int, float]] = []
     metrics: Metrics = {}
     for (arm, *_), (mine, expected) in zip(jobs, log.progress(map_parallel(_learn, jobs), total=len(jobs), desc="learn"), strict=True):
