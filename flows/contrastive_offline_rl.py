@@ -20,7 +20,7 @@ SHORT = tuple(f"{arm}_short" for arm in VALUES if arm != "iql_mean")
 ARMS = (*CONTRASTIVE, *CLONING, *VALUES, *SHORT)
 COMPARED = (*VARIANTS, "uniform", "shuffled", "bc_plus")
 KINDS = ("wanderer", "seeker", "expert", "wrong_goal", "drifter")
-BIASES, SIGMAS = (20, 30, 50, 80, 100), (2, 10, 30, 100)
+GRID = tuple(f"preforl_l{bias}_s{sigma}" for bias in (20, 30, 50, 80, 100) for sigma in (2, 10, 30, 100))
 TASKS = (
     *("pen_human", "door_cloned", "hammer_cloned", "relocate_expert"),
     *("walker2d_medium", "hopper_medium", "halfcheetah_medium", "hopper_expert", "pointmaze_umaze", "pointmaze_medium", "pointmaze_large"),
@@ -106,7 +106,7 @@ paper = Paper(
             budget_min=4,
             device="gpu",
             metrics=[
-                f"{braces(*(f'preforl_l{b}_s{s}' for b in BIASES for s in SIGMAS))}.{{logit,log_prob,loss}}.{MAIN}",
+                f"{braces(*GRID)}.{{logit,log_prob,loss,cannot_run}}.{MAIN}",
             ],
         ),
         Stage(
@@ -136,7 +136,7 @@ paper = Paper(
             needs=["prepare", "train-robustness"],
             budget_min=3,
             metrics=[
-                f"{braces(*(f'preforl_l{b}_s{s}' for b in BIASES for s in SIGMAS))}.success.{MAIN}",
+                f"{braces(*GRID)}.success.{MAIN}",
                 f"{{grid,grid_unbiased}}.success_range.{MAIN}",
             ],
         ),
@@ -228,8 +228,8 @@ paper = Paper(
         ),
         Claim(
             "not_worse_than_cloning_successes",
-            "The policy is not worse than behaviour cloning of the successes alone: the paired difference reaches zero "
-            "and its whole interval stays above -0.1.",
+            "The policy is not worse than behaviour cloning of the successes alone: the interval of the paired difference reaches zero and "
+            "stays above -0.1.",
             paper_says="BC is a baseline of the paper, on all data as far as known; cloning the successes alone is the honest reference.",
             check=not_worse("preforl", "bc_plus", MAIN),
             scale="reduced",
@@ -239,14 +239,22 @@ paper = Paper(
         ),
         Claim(
             "values_are_overestimated",
-            "IQL or TD3+BC expects at least 0.1 more than its policy gets from the starts of recorded successes, after short and after long "
-            "training.",
+            "After long training IQL or TD3+BC expects at least 0.1 more than its policy gets from the starts of recorded successes.",
             paper_says="Value functions learned from few, sparse, badly covered data are over-optimistic.",
-            check=k_of(1, *(at_least(f"{arm}.overestimation.{MAIN}", 0.1) for arm in ("iql", "td3bc")))
-            & k_of(1, *(at_least(f"{arm}_short.overestimation.{MAIN}", 0.1) for arm in ("iql", "td3bc"))),
+            check=k_of(1, *(at_least(f"{arm}.overestimation.{MAIN}", 0.1) for arm in ("iql", "td3bc"))),
             scale="reduced",
             gpu_scale="reduced",
             why_scale="Expected and achieved discounted returns from the same states, same discount, in the simulator that made the data.",
+            control=Control("IQL without its maximum (expectile 0.5)", check=at_least(f"iql_mean.overestimation.{MAIN}", 0.1)),
+        ),
+        Claim(
+            "values_are_overestimated_early",
+            "After training for about as long as the method, too, IQL or TD3+BC expects at least 0.1 more than its policy gets.",
+            paper_says="Value functions learned from few, sparse, badly covered data are over-optimistic.",
+            check=k_of(1, *(at_least(f"{arm}_short.overestimation.{MAIN}", 0.1) for arm in ("iql", "td3bc"))),
+            scale="reduced",
+            gpu_scale="reduced",
+            why_scale="As for long training; the iterates are earlier ones of the same runs.",
             control=Control("IQL without its maximum (expectile 0.5)", check=at_least(f"iql_mean.overestimation.{MAIN}", 0.1)),
         ),
         Claim(
@@ -273,8 +281,8 @@ paper = Paper(
         ),
         Claim(
             "every_operator_works",
-            "Noisy actions alone and borrowed actions alone both succeed more often than behaviour cloning of everything; both together and "
-            "uniformly random negatives are measured beside them, no order asserted.",
+            "Noisy actions alone and borrowed actions alone both succeed more often than behaviour cloning of everything; both together "
+            "and uniformly random negatives are measured beside them, no order asserted.",
             paper_says="Both degradation operators contribute (ablation table).",
             check=all_of(
                 *(better_than(success(arm), success("bc"), higher=True) for arm in ("preforl_a", "preforl_s")),
@@ -283,7 +291,9 @@ paper = Paper(
             scale="reduced",
             gpu_scale="reduced",
             why_scale="The same data and training for all four; only the negatives differ.",
-            control=Control("successes assigned to trajectories at random", check=better_than(success("shuffled"), success("bc"), higher=True)),
+            control=Control(
+                "successes assigned to trajectories at random", check=better_than(success("shuffled"), success("bc"), higher=True)
+            ),
         ),
     ],
     deviations=[
@@ -306,7 +316,7 @@ paper = Paper(
             because="the mazes need no more, and more overfits twenty recorded successes",
         ),
         Deviation(
-            "For every arm the best of its evenly spaced iterates is chosen by rollouts from validation starts, then judged on test starts.",
+            "For every arm the best of its spaced iterates is chosen by rollouts from validation starts, then judged on test starts.",
             because="value-based learners are not monotone in training; the paper does not say how it chooses",
         ),
         Deviation(

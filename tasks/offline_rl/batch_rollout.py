@@ -45,21 +45,22 @@ class BatchTask(Protocol):
         ...
 
 
-def simulate(model: Any, states: np.ndarray, controls: np.ndarray, steps: int = 1) -> np.ndarray:
+def simulate(model: Any, scratch: Any, states: np.ndarray, controls: np.ndarray, steps: int = 1) -> np.ndarray:
     """States (positions and velocities, (n, nq + nv)) after holding controls (n, nu) for some physics steps.
 
     Args:
         model: a MuJoCo model.
+        scratch: its `MjData`, made once; nothing of it is read.
         states: (n, nq + nv).
         controls: (n, nu), inside their range.
         steps: physics steps.
     """
-    from mujoco import MjData, rollout
+    from mujoco import rollout
 
     full = np.zeros((len(states), 1 + states.shape[1]))  # the first number is the time
     full[:, 1:] = states
     held = np.ascontiguousarray(np.repeat(controls.astype(float)[:, None, :], steps, axis=1))
-    after, _ = rollout.rollout(model, [MjData(model)], full, held)
+    after, _ = rollout.rollout(model, [scratch], full, held)
     return np.asarray(after[:, -1, 1:])
 
 

@@ -62,9 +62,12 @@ class PointMaze:
     """
 
     def __init__(self, spec: MazeSpec) -> None:
+        import mujoco
+
         self.spec = spec
         self._env = make_maze(spec)
         self.model = self._env.unwrapped.model
+        self._scratch = mujoco.MjData(self.model)
         self._maze = self._env.unwrapped.maze
 
     @cached_property
@@ -137,7 +140,7 @@ class PointMaze:
     def step(self, states: np.ndarray, actions: np.ndarray) -> np.ndarray:
         """States (n, 4) one time step after actions (n, 2)."""
         bounded = np.hstack([states[:, :2], np.clip(states[:, 2:], -FASTEST, FASTEST)])
-        return simulate(self.model, bounded, np.clip(actions, -1.0, 1.0))
+        return simulate(self.model, self._scratch, bounded, np.clip(actions, -1.0, 1.0))
 
     def observe(self, states: np.ndarray, goals: np.ndarray) -> np.ndarray:
         """What a policy sees: (x, y, vx, vy, goal), (..., 6)."""

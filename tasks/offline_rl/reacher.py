@@ -39,8 +39,11 @@ class Reacher:
     horizon = HORIZON
 
     def __init__(self) -> None:
+        import mujoco
+
         self._env = make_environment("Reacher-v5")
         self.model = self._env.unwrapped.model
+        self._scratch = mujoco.MjData(self.model)
 
     def starts(self, count: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
         """First states (count, 8) and targets (count, 2), from the environment's own laws."""
@@ -56,7 +59,7 @@ class Reacher:
 
     def step(self, states: np.ndarray, actions: np.ndarray) -> np.ndarray:
         """States (n, 8) one time step after torques (n, 2)."""
-        return simulate(self.model, states, np.clip(actions, -1, 1), FRAMES)
+        return simulate(self.model, self._scratch, states, np.clip(actions, -1, 1), FRAMES)
 
     def tip(self, states: np.ndarray) -> np.ndarray:
         """Where the arm ends, (..., 2)."""

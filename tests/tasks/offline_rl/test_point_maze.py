@@ -27,8 +27,8 @@ def test_steps_are_those_of_the_environment_walls_and_limits_included(maze):
     for seed in range(3):
         observation, _ = env.reset(seed=seed, options={"goal_cell": np.array([6, 6])})
         state = observation["observation"][None]
-        for t in range(80):
-            action = rng.uniform(-1.5, 1.5, 2) + [0.6, 0.3]
+        for _ in range(80):
+            action = rng.uniform(-1.5, 1.5, 2) + np.array([0.6, 0.3])
             observation, reward, terminated, _, _ = env.step(action)
             state = maze.step(state, action[None])
             # The environment warms its contact solver with the step before, which this does not: equal up to its tolerance.
