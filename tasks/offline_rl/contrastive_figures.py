@@ -193,15 +193,13 @@ def maze(task: PointMaze, data: Episodes, ready: LearningData, policy: Policies)
     arrows = policy.act(task.observe(states, np.tile(goal, (len(points), 1)))[None])[0]
     axes[0].quiver(*points.T, *arrows.T, color=COLOURS[0], width=0.004, scale=18, zorder=3)
     axes[0].plot(*goal, "*", ms=14, color=COLOURS[4], mec="k", zorder=4)
-    axes[0].set(title="successes (green), failures (grey), policy at rest (blue)")
     rows = ready.positive_rows[:: max(len(ready.positive_rows) // 90, 1)]
     where = ready.obs[rows] * ready.standardise.scale + ready.standardise.mean
-    recorded = axes[1].quiver(*where[:, :2].T, *ready.action[rows].T, color=COLOURS[2], width=0.004, scale=18)
+    axes[1].quiver(*where[:, :2].T, *ready.action[rows].T, color=COLOURS[2], width=0.004, scale=18)
     if len(ready.negative):
-        borrowed = axes[1].quiver(*where[:, :2].T, *ready.action[ready.neighbour[rows]].T, color=COLOURS[1], width=0.004, scale=18)
-        axes[1].quiverkey(borrowed, 0.75, -0.06, 1, "borrowed from a failure", labelpos="E", fontproperties={"size": 8})
-    axes[1].quiverkey(recorded, 0.1, -0.06, 1, "recorded success", labelpos="E", fontproperties={"size": 8})
-    axes[1].set(title="negatives of state degradation", xticklabels=[], yticklabels=[])
+        axes[1].quiver(*where[:, :2].T, *ready.action[ready.neighbour[rows]].T, color=COLOURS[1], width=0.004, scale=18)
+    axes[0].set_title("successes green, failures grey,\npolicy at rest blue", fontsize=10)
+    axes[1].set_title("actions of successes green,\nborrowed from the nearest failure orange", fontsize=10)
     axes[0].set(xticklabels=[], yticklabels=[])
     return fig
 

