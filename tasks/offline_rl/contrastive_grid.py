@@ -80,7 +80,7 @@ def range_of_means(name: str, values: np.ndarray, rng: np.random.Generator, resa
         ValueError: unless there are settings and seeds.
 
     Example:
-        >>> range_of_means("range", np.array([[0.5, 0.5], [0.7, 0.7]]), np.random.default_rng(0))["range.hi"].round(6)
+        >>> round(range_of_means("range", np.array([[0.5, 0.5], [0.7, 0.7]]), np.random.default_rng(0))["range.hi"], 6)
         0.2
     """
     if values.ndim != 2 or 0 in values.shape:
