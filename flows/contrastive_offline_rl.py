@@ -20,7 +20,7 @@ SHORT = tuple(f"{arm}_short" for arm in VALUES if arm != "iql_mean")
 ARMS = (*CONTRASTIVE, *CLONING, *VALUES, *SHORT)
 COMPARED = (*VARIANTS, "uniform", "shuffled", "bc_plus")
 KINDS = ("wanderer", "seeker", "expert", "wrong_goal", "drifter")
-GRID = tuple(f"preforl_l{bias}_s{sigma}" for bias in (20, 30, 50, 80, 100) for sigma in (2, 10, 30, 100))
+GRID = tuple(f"preforl_l{bias}_s{sigma}" for bias in (20, 30, 50, 80, 100) for sigma in (10, 30, 100))
 TASKS = (
     *("pen_human", "door_cloned", "hammer_cloned", "relocate_expert"),
     *("walker2d_medium", "hopper_medium", "halfcheetah_medium", "hopper_expert", "pointmaze_umaze", "pointmaze_medium", "pointmaze_large"),
@@ -190,7 +190,7 @@ paper = Paper(
             paper_says="Far above value-based methods on sparse data: walker2d-medium 98 against 42 (ReBRAC), hammer-cloned 28 against 7.",
             check=all_of(
                 beats("bc", *(f"{arm}_short" for arm in JUDGED), by=0.2),
-                *(at_least(f"{arm}_short.time_ratio.{MAIN}", 1.0) for arm in JUDGED),
+                *(at_least(f"{arm}.time_ratio.{MAIN}", 1.0) for arm in ("bc", *(f"{arm}_short" for arm in JUDGED))),
             ),
             scale="reduced",
             gpu_scale="reduced",
@@ -311,7 +311,7 @@ paper = Paper(
             because="no code of the paper was found; the loss and its asymmetric weight are CPL's",
         ),
         Deviation(
-            "Networks of two layers of 64, 16 segments of 16 steps, 1,500 updates in the cpu profile; 512, 96 x 64 and 500,000 in the gpu "
+            "Networks of two layers of 64, 16 segments of 16 steps, 1,800 updates in the cpu profile; 512, 96 x 64 and 500,000 in the gpu "
             "profile.",
             because="the mazes need no more, and more overfits twenty recorded successes",
         ),

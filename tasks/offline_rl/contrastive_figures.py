@@ -104,16 +104,19 @@ def success_by_time(points: Mapping[str, tuple[np.ndarray, np.ndarray]]) -> Figu
 def expected_against_achieved(values: Mapping[str, tuple[np.ndarray, np.ndarray]]) -> Figure:
     """What value-based learners expect at the starts of recorded successes against what their policies get from there."""
     fig, axis = figure(6.4, 4.6)
-    top = max(float(max(e.max(), a.max())) for e, a in values.values())
-    ends = [min(0.0, *(float(e.min()) for e, _ in values.values())), max(top, 0.5) * 1.05]
-    axis.plot(ends, ends, color="k", lw=0.8, ls=":")
+    every = np.concatenate([np.concatenate(pair) for pair in values.values()])
+    ends = [float(every.min()) - 0.03, float(every.max()) + 0.03]
+    axis.plot([0, ends[1]], [0, ends[1]], color="k", lw=0.8, ls=":")
     known = sorted({arm.removesuffix("_short") for arm in values})
-    for arm, (expected, achieved) in values.items():
+    for arm, (expected, got) in values.items():
         short = arm.endswith("_short")
         shade = COLOURS[known.index(arm.removesuffix("_short")) % 8]
         fill = "none" if short else shade
-        axis.scatter(achieved, expected, s=26, edgecolor=shade, facecolor=fill, label=label(arm))
-    axis.set(xlabel="discounted return achieved", ylabel="value expected (dotted: right)", ylim=(ends[0], ends[1]))
+        axis.scatter(got, expected, s=26, edgecolor=shade, facecolor=fill, label=label(arm))
+    axis.axhline(0, color="k", lw=0.5)
+    achieved = np.concatenate([a for _, a in values.values()])
+    axis.set(xlabel="discounted return achieved", ylabel="value expected (dotted: as achieved)", ylim=ends)
+    axis.set_xlim(-0.02, max(float(achieved.max()) * 1.15, 0.1))
     fig.legend(loc="outside right upper", fontsize=8)
     return fig
 

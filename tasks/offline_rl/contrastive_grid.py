@@ -34,7 +34,7 @@ class GridParams(Params):
     seeds: int = Field(6, ge=1)
     base: str = "preforl"
     biases: tuple[float, ...] = (0.2, 0.3, 0.5, 0.8, 1.0)
-    sigmas: tuple[float, ...] = (0.02, 0.1, 0.3, 1.0)
+    sigmas: tuple[float, ...] = (0.1, 0.3, 1.0)
     claimed_biases: tuple[float, ...] = (0.3, 0.5, 0.8)
     claimed_sigmas: tuple[float, ...] = (0.1, 0.3)
     unbiased: tuple[float, ...] = (0.3, 0.5, 1.0)
