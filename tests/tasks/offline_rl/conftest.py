@@ -17,3 +17,16 @@ def store(tmp_path_factory):
         patch.setenv("MINARI_DATASETS_PATH", str(tmp_path_factory.mktemp("minari")))
         minari_store.write_store()
         yield
+
+
+@pytest.fixture(scope="session")
+def contrastive_smoke(tmp_path_factory):
+    """Every stage of the preference-based paper on the smoke parameters, in one process and in two."""
+    import contrastive_stages
+
+    runs = []
+    with pytest.MonkeyPatch.context() as patch:
+        for threads in ("1", "2"):
+            patch.setenv("PAPERS_THREADS", threads)
+            runs.append(contrastive_stages.run(tmp_path_factory.mktemp(f"contrastive{threads}")))
+    return runs
