@@ -1,0 +1,1 @@
+"""Reinforcement learning: advantages, policy updates, rollouts and how attempts are counted."""
