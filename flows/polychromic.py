@@ -336,7 +336,7 @@ paper = Paper(
             because="without them nothing shows what the product of return and diversity does",
         ),
         Deviation(
-            "Triangle discovery: a small graph and a tabular policy decide; a small transformer stands beside it, GPT-2 in the gpu profile.",
+            "Triangle discovery: a small graph and a tabular policy decide; a small transformer stands beside it, GPT-2 on gpu.",
             because="a tabular policy shows the objective's own effect in seconds; sizes of the paper's task are not fully stated",
         ),
     ],

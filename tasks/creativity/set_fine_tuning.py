@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Literal, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -40,7 +40,6 @@ class CreativityArm(Params):
         group: N consecutive samples that sets are drawn from.
         sets: M of them.
         diversity: see `tasks.rl.set_advantages`.
-        rates: learning rate of Adam by policy, where it differs from the stage's.
     """
 
     objective: Objective | None = None
@@ -65,7 +64,6 @@ class CreativityTraining(Params):
         epochs: full-batch steps on each.
         rate: of Adam.
         clip: eps of the ratio.
-        optimiser: Adam's state is large for large models, but there is no other here.
     """
 
     updates: int = Field(400, ge=1)
@@ -73,7 +71,6 @@ class CreativityTraining(Params):
     epochs: int = Field(2, ge=1)
     rate: float = Field(0.03, gt=0.0)
     clip: float = Field(0.2, gt=0.0)
-    optimiser: Literal["adam"] = "adam"
 
 
 def fine_tune_triples(

@@ -33,7 +33,7 @@ class TriangleTask:
     def valid(self, triples: np.ndarray) -> np.ndarray:
         """Whether triples (..., 3) are triangles."""
         a, b, c = np.moveaxis(triples, -1, 0)
-        return self.adjacency[a, b] & self.adjacency[b, c] & self.adjacency[a, c]
+        return np.asarray(self.adjacency[a, b] & self.adjacency[b, c] & self.adjacency[a, c])
 
     def was_shown(self, triples: np.ndarray) -> np.ndarray:
         """Whether triples (..., 3) are triangles of the pretraining set, in any order."""

@@ -32,7 +32,7 @@ def egocentric_views(cells: np.ndarray, layout: np.ndarray, position: np.ndarray
         >>> cells[0, 1:4, 1:4] = EMPTY
         >>> view = egocentric_views(cells, np.array([0]), np.array([[1, 2]]), np.array([0]))
         >>> view[0, 3].tolist()  # straight ahead, far to near: hidden, wall, two free cells, the agent's own
-        [0, 0, 2, 1, 1, 1, 1][:0] or [0, 0, 0, 2, 1, 1, 1]
+        [0, 0, 0, 2, 1, 1, 1]
     """
     forward = DIRECTIONS[direction]  # (N, 2)
     right = np.stack([-forward[:, 1], forward[:, 0]], 1)

@@ -77,6 +77,6 @@ def greedy(behaviour: Behaviour) -> Behaviour:
 
     def likeliest(observation: np.ndarray) -> np.ndarray:
         p = behaviour(observation)
-        return (np.arange(p.shape[-1]) == p.argmax(-1)[:, None]).astype(np.float32)
+        return np.asarray(np.arange(p.shape[-1]) == p.argmax(-1)[:, None], np.float32)
 
     return likeliest

@@ -68,7 +68,7 @@ def marginal_advantages(policy: np.ndarray, score: SetScore, n: int) -> np.ndarr
 def mass_rates(policy: np.ndarray, score: SetScore, n: int) -> np.ndarray:
     """D log pi(y) / dt (K,) under gradient flow on E f."""
     advantage = marginal_advantages(policy, score, n)
-    return n * (policy * advantage - (policy**2 * advantage).sum())
+    return np.asarray(n * (policy * advantage - (policy**2 * advantage).sum()))
 
 
 def gradient_flow(policy: np.ndarray, score: SetScore, n: int, time: float, steps: int) -> np.ndarray:
@@ -140,4 +140,4 @@ def softmax(logits: np.ndarray) -> np.ndarray:
 
 def _slope(logits: np.ndarray, score: SetScore, n: int) -> np.ndarray:
     policy = softmax(logits)
-    return n * policy * marginal_advantages(policy, score, n)
+    return np.asarray(n * policy * marginal_advantages(policy, score, n))
