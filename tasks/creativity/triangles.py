@@ -71,8 +71,8 @@ def make_task(vertices: int, planted: int, edges: int, held_out: float, rng: np.
     if vertices < 3 or not 0 < held_out < 1:
         raise ValueError(f"needs at least 3 vertices and a share in (0, 1), got {vertices} and {held_out}")
     adjacency = np.zeros((vertices, vertices), bool)
-    corners = np.array([rng.choice(vertices, 3, replace=False) for _ in range(planted)]).reshape(-1, 3)
-    pairs = np.array([rng.choice(vertices, 2, replace=False) for _ in range(edges)]).reshape(-1, 2)
+    corners = np.array([rng.choice(vertices, 3, replace=False) for _ in range(planted)], np.int64).reshape(-1, 3)
+    pairs = np.array([rng.choice(vertices, 2, replace=False) for _ in range(edges)], np.int64).reshape(-1, 2)
     for i, j in combinations(range(3), 2):
         adjacency[corners[:, i], corners[:, j]] = True
     adjacency[pairs[:, 0], pairs[:, 1]] = True

@@ -8,11 +8,11 @@ from tasks.rl.set_advantages import set_advantages
 
 
 def test_polychromic_fine_tuning_keeps_more_triangles_than_ppo():
-    task = make_task(12, 8, 6, 0.25, np.random.default_rng(0))
+    task = make_task(24, 40, 20, 0.25, np.random.default_rng(0))
     found = {}
     for name, arm in {"ppo": CreativityArm(), "poly": CreativityArm(objective="polychromic")}.items():
         policy = from_counts(task)
-        fine_tune_triples(policy, task, arm, CreativityTraining(updates=120), np.random.default_rng(1))
+        fine_tune_triples(policy, task, arm, CreativityTraining(updates=150), np.random.default_rng(1))
         found[name] = judge(task, policy.sample(500, np.random.default_rng(2)))
     assert found["ppo"].validity > 0.9
     assert found["poly"].unique_valid > 1.5 * found["ppo"].unique_valid

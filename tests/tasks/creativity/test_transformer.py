@@ -4,7 +4,7 @@ import torch
 from tasks.creativity.transformer import TransformerParams, TransformerPolicy
 from tasks.creativity.triangles import make_task, training_strings
 
-TINY = TransformerParams(layers=1, width=16, heads=2, steps=60, batch=64, rate=0.01)
+TINY = TransformerParams(layers=1, width=16, heads=2, steps=200, batch=64, rate=0.01)
 
 
 def test_probabilities_are_of_vertices_alone_and_look_back_only():

@@ -17,7 +17,7 @@ def test_outputs_have_their_shapes_and_depend_on_view_and_words():
     assert seen.shape == (3, WIDTH)
     logits, values = policy.logits_and_values(seen)
     assert (logits.shape, values.shape) == ((3, 7), (3,))
-    assert len({round(float(v), 6) for v in values}) == 3
+    assert len({round(float(v), 6) for v in values.detach()}) == 3
     np.testing.assert_allclose(policy.behaviour(seen).sum(1), 1, atol=1e-6)
     np.testing.assert_allclose(policy.appraise(seen), values.detach().numpy(), atol=1e-5)
 

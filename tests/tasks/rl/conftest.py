@@ -16,12 +16,8 @@ def _one_thread():
 
 
 @pytest.fixture(scope="session")
-def smoke(tmp_path_factory):
+def smoke():
     """(metrics by stage, figures, folder) of the smoke stages in one process."""
     import polychromic_stages
 
-    folder = tmp_path_factory.mktemp("polychromic")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PAPERS_THREADS", "1")
-        metrics, figures = polychromic_stages.run(folder)
-    return metrics, figures, folder
+    return polychromic_stages.kept()

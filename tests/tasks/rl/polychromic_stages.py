@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import atexit
 import importlib
+import tempfile
 import typing
+from functools import cache
 from pathlib import Path
 
+import pytest
 from ruamel.yaml import YAML
 
 from flows.polychromic import paper
@@ -33,6 +37,17 @@ def bound(profile):
                 module, _, function = stage.node.partition(":")
                 node = getattr(importlib.import_module(module), function)
                 yield stage, node, typing.get_type_hints(node)["params"](**SECTIONS[profile][kind][stage.name.split("-", 1)[1]])
+
+
+@cache
+def kept():
+    """(metrics by stage, figures, folder) of all smoke stages in one process, made once for all tests."""
+    folder = tempfile.TemporaryDirectory(prefix="polychromic-")
+    atexit.register(folder.cleanup)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PAPERS_THREADS", "1")
+        metrics, figures = run(Path(folder.name))
+    return metrics, figures, Path(folder.name)
 
 
 def run(folder, only=None, source=None):
