@@ -53,7 +53,7 @@ def evaluate(params: JudgeParams, inputs: Inputs, out: Path, log: Log) -> Metric
     tasks = {s: load_task(inputs.file("prepare-triangles", f"{s}.npz")) for s in sorted(set(table["seed"]))}
     cells = table.groupby(["policy", "arm", "seed"], sort=False)
     for (policy, arm, s), samples in log.progress(cells, total=cells.ngroups, desc="judge"):
-        judged.setdefault((policy, arm), []).append(judge(tasks[s], samples[["v1", "v2", "v3"]].to_numpy()))
+        judged.setdefault((str(policy), str(arm)), []).append(judge(tasks[s], samples[["v1", "v2", "v3"]].to_numpy()))
     metrics: Metrics = {}
     for (policy, arm), quantity in product(judged, QUANTITIES):
         own = _values(judged[policy, arm], quantity)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from pydantic import Field
@@ -12,6 +13,9 @@ from tasks.common.node import Inputs, Log, Metrics, Params
 from tasks.common.parallel import map_parallel
 from tasks.common.statistics import summarise
 from tasks.creativity.triangles import Creativity, TriangleTask, judge, make_task, training_strings
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 POLICIES = ("triangles", "triangles_gpt")
 """Names of the two policies in metrics and files: tabular, transformer."""
@@ -119,14 +123,14 @@ def warmstart(params: TriangleStartParams, inputs: Inputs, out: Path, log: Log) 
     return metrics
 
 
-def sample_table(samples: np.ndarray):
+def sample_table(samples: np.ndarray) -> pd.DataFrame:
     """Samples (T, 3) as a table."""
     import pandas as pd
 
     return pd.DataFrame(samples, columns=["v1", "v2", "v3"])
 
 
-def make_triple_policy(params: TriangleStartParams, name: str, task: TriangleTask, seed: int):
+def make_triple_policy(params: TriangleStartParams, name: str, task: TriangleTask, seed: int) -> Any:
     """A policy of this name, before any training; the tabular one is made of counts and needs none."""
     if name == "triangles":
         from tasks.creativity.tabular import from_counts

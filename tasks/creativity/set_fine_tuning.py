@@ -112,7 +112,7 @@ def fine_tune_triples(
             behaviour = log_policy.detach().exp() if behaviour is None else behaviour
             gain = clipped_surrogate(log_policy, drawn, behaviour, a, w, training.clip).gain
             optimiser.zero_grad(set_to_none=True)
-            (-3.0 * gain).backward()  # the sum over a triple's tokens, the mean over triples
+            (-3.0 * gain).backward()  # type: ignore[no-untyped-call]  # the sum over a triple's tokens, the mean over triples
             optimiser.step()
         if look is not None:
             look(number, {"validity": float(reward.mean()), "unique_share": len(np.unique(kinds)) / len(kinds)})
@@ -122,7 +122,13 @@ def sample_advantages(reward: np.ndarray, kinds: np.ndarray, arm: CreativityArm,
     """Advantage and weight (B,) of every sample."""
     if arm.objective is None:
         return (reward - reward.mean()) / (reward.std() + 1e-8), np.ones(len(reward))
-    grouped = (a.reshape(-1, arm.group) for a in (reward, kinds))
-    sizes = {"set_size": arm.set_size, "sets": arm.sets}
-    found = set_advantages(*grouped, rng, objective=arm.objective, diversity=arm.diversity, **sizes)
+    found = set_advantages(
+        reward.reshape(-1, arm.group),
+        kinds.reshape(-1, arm.group),
+        rng,
+        set_size=arm.set_size,
+        sets=arm.sets,
+        objective=arm.objective,
+        diversity=arm.diversity,
+    )
     return found.advantage.ravel(), found.weight.ravel()

@@ -95,8 +95,8 @@ class TransformerPolicy(nn.Module):
 
         def loss(step: int) -> torch.Tensor:
             rows = torch.from_numpy(rng.integers(len(tokens), size=params.batch)).to(self.device)
-            found: torch.Tensor = self.model(input_ids=strings[rows], labels=wanted[rows]).loss
-            return found
+            logits = self.model(input_ids=strings[rows, :-1]).logits
+            return torch.nn.functional.cross_entropy(logits.flatten(0, 1).float(), wanted[rows, 1:].flatten(), ignore_index=-100)
 
         every = list(self.parameters())
         return descend(loss, every, params.steps, rate=params.rate, optimiser="adamw", weight_decay=0.01, schedule="cosine", clip=1.0)

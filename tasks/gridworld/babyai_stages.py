@@ -8,6 +8,7 @@ from typing import Literal
 from zlib import crc32
 
 import numpy as np
+import torch
 from pydantic import Field
 
 from tasks.common.node import Inputs, Log, Metrics, Params
@@ -105,10 +106,10 @@ def evaluate(params: BabyAIParams, inputs: Inputs, out: Path, log: Log) -> Metri
     for job, tried in zip(jobs, log.progress(map_parallel(_attempt, jobs), total=len(jobs), desc="attempt"), strict=True):
         found.setdefault(job[2], []).append(tried)
     values: dict[tuple[str, str], list[float]] = {}
-    for arm, tried in found.items():
-        values |= {(arm, f"pass{k}"): [t.pass_at(k) for t in tried] for k in (1, 2, 5, 10, 20, 50, 100) if k <= params.tries}
-        values[arm, "return"] = [float(t.returns.mean()) for t in tried]
-        values[arm, "diversity4"] = [t.diversity() for t in tried]
+    for arm, own in found.items():
+        values |= {(arm, f"pass{k}"): [t.pass_at(k) for t in own] for k in (1, 2, 5, 10, 20, 50, 100) if k <= params.tries}
+        values[arm, "return"] = [float(t.returns.mean()) for t in own]
+        values[arm, "diversity4"] = [t.diversity() for t in own]
     metrics: Metrics = {}
     for (arm, quantity), numbers in values.items():
         metrics |= summarise(f"{arm}.{quantity}.{params.data}", numbers)
@@ -132,9 +133,7 @@ def _policy(params: BabyAIParams, weights: Path | None, seed: int = 0) -> Instru
     return policy
 
 
-def _both(policy: InstructionPolicy):
-    import torch
-
+def _both(policy: InstructionPolicy) -> torch.nn.ModuleDict:
     return torch.nn.ModuleDict({"actor": policy.actor, "critic": policy.critic})
 
 

@@ -72,9 +72,18 @@ def _clone(job: tuple[CloneParams, Path, int, Path]) -> tuple[float, float, np.n
     views = shown.drop(columns=["action", "layout"]).to_numpy(np.uint8)
     features = torch.from_numpy(one_hot_views(views, KINDS[params.level]))
     rng = np.random.default_rng([params.seed, s, 0])
-    settings = {"epochs": params.epochs, "batch": params.batch, "rate": params.rate, "entropy": params.entropy}
     student = TablePolicy(features, policy.actor, policy.critic)
-    done = clone(student, np.arange(len(views)), shown["action"].to_numpy(np.int64), rng, held_out=params.held_out, **settings)
+    done = clone(
+        student,
+        np.arange(len(views)),
+        shown["action"].to_numpy(np.int64),
+        rng,
+        epochs=params.epochs,
+        batch=params.batch,
+        rate=params.rate,
+        entropy=params.entropy,
+        held_out=params.held_out,
+    )
     policy.refresh()
     save_policy(target, policy)
     tried = attempts(worlds, policy.behaviour, len(worlds.layouts), 20, np.random.default_rng([params.seed, s, 1]))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 from contextlib import redirect_stdout
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -73,8 +74,8 @@ def shortest_paths(worlds: StaticWorlds, rng: np.random.Generator) -> Demonstrat
         left = left - 1
         state, left = state.take(np.flatnonzero(left > 0)), left[left > 0]
     order = np.argsort(np.concatenate(layouts), kind="stable")
-    found = (np.concatenate(a)[order] for a in (views, actions, layouts))
-    return Demonstrations(*found, given_up=int((~solvable).sum()))
+    view, action, layout = (np.concatenate(a)[order] for a in (views, actions, layouts))
+    return Demonstrations(view, action, layout, given_up=int((~solvable).sum()))
 
 
 def bot_paths(layouts: Layouts, horizon: int) -> Demonstrations:
@@ -93,11 +94,11 @@ def bot_paths(layouts: Layouts, horizon: int) -> Demonstrations:
     views, actions, origin, given_up = [], [], [], 0
     for number, seed in enumerate(layouts.seed):
         observation = reset(env, int(seed))
-        target, bot, done = target_of(env), BabyAIBot(env), False
+        target, bot, done = target_of(env), BabyAIBot(env), False  # type: ignore[no-untyped-call]
         own: list[tuple[np.ndarray, int]] = []
         while not done and len(own) < horizon:
             with redirect_stdout(io.StringIO()):
-                action = int(bot.replan())
+                action = int(bot.replan())  # type: ignore[no-untyped-call]
             if action >= ACTIONS:
                 break
             own.append((view_codes(observation, target), action))
@@ -111,6 +112,6 @@ def bot_paths(layouts: Layouts, horizon: int) -> Demonstrations:
     return Demonstrations(np.array(views, np.uint8).reshape(-1, 50), np.array(actions, np.int64), np.array(origin, np.int64), given_up)
 
 
-def view_codes(observation: dict, target: tuple[int, int | None]) -> np.ndarray:
+def view_codes(observation: dict[str, Any], target: tuple[int, int | None]) -> np.ndarray:
     """A real observation as codes (50,): 49 cells and the direction."""
     return np.append(codes_of(observation["image"], target).ravel(), np.uint8(observation["direction"]))

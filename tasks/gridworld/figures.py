@@ -135,4 +135,4 @@ def _far(worlds: StaticWorlds, config: int) -> bool:
     """Whether start and target lie in different rooms."""
     x, y = np.argwhere(worlds.layouts.cells[config] == TARGET)[0]
     rooms = worlds.room[config]
-    return bool(rooms[worlds.reset(np.array([config])).row[0]] != rooms[worlds.row_of(x, y, np.int64(0))])
+    return bool(rooms[worlds.reset(np.array([config])).row[0]] != rooms[worlds.row_of(x, y, np.array(0))])

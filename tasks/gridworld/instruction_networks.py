@@ -31,7 +31,7 @@ class InstructionNetwork(nn.Module):
         self.head = nn.Sequential(nn.Linear(9 * width + 2 * width, width), nn.Tanh(), nn.Linear(width, outputs))
         initialise(self, rng)
         with torch.no_grad():
-            self.head[-1].weight.mul_(last_gain)
+            next(self.head[-1].parameters()).mul_(last_gain)
 
     def forward(self, observation: torch.Tensor) -> torch.Tensor:
         """Observations (N, WIDTH), whole numbers -> (N, outputs)."""

@@ -138,11 +138,11 @@ def bot_demonstrations(env_id: str, seeds: np.ndarray, horizon: int) -> tuple[np
     env = make_minigrid(env_id, 10 * horizon)
     for seed in seeds:
         shown = reset(env, int(seed))
-        bot, done, own = BabyAIBot(env), False, []
-        reward = 0.0
+        bot, done, reward = BabyAIBot(env), False, 0.0  # type: ignore[no-untyped-call]
+        own: list[tuple[np.ndarray, int]] = []
         while not done and len(own) < horizon:
             with redirect_stdout(io.StringIO()):
-                action = int(bot.replan())
+                action = int(bot.replan())  # type: ignore[no-untyped-call]
             own.append((pack(shown), action))
             shown, reward, done, _, _ = env.step(action)
         if done and reward > 0:

@@ -123,7 +123,7 @@ def codes_of(encoded: np.ndarray, target: tuple[int, int | None]) -> np.ndarray:
 
     table = np.full(len(OBJECT_TO_IDX), OBJECT, np.uint8)
     table[[OBJECT_TO_IDX[name] for name in ("unseen", "empty", "wall", "door")]] = (0, EMPTY, WALL, DOOR)
-    codes = table[encoded[..., 0]]
+    codes = np.asarray(table[encoded[..., 0]])
     matches = encoded[..., 0] == target[0]
     if target[1] is not None:
         matches &= encoded[..., 1] == target[1]
@@ -136,7 +136,7 @@ def rooms_of(level: str, width: int, height: int) -> np.ndarray:
     pitch = {"fourrooms": 9, "goto": 7}[level]
     columns, rows = ((size - 2) // pitch for size in (width, height))
     x, y = np.meshgrid(np.arange(width), np.arange(height), indexing="ij")
-    return np.minimum(x // pitch, columns) + (columns + 1) * np.minimum(y // pitch, rows)
+    return np.asarray(np.minimum(x // pitch, columns) + (columns + 1) * np.minimum(y // pitch, rows))
 
 
 def moved_starts(layouts: Layouts, rng: np.random.Generator) -> Layouts:

@@ -72,8 +72,8 @@ class RealWorlds:
 
     def place(self, state: Running) -> np.ndarray:
         """Rooms (N,)."""
-        rows = [self.twin.row_of(*env.agent_pos, env.agent_dir) for env in state.envs]
-        return self.twin.room[0, np.array(rows, np.int64)]
+        stands = np.array([[*env.agent_pos, env.agent_dir] for env in state.envs], np.int64).reshape(-1, 3)
+        return np.asarray(self.twin.room[0, self.twin.row_of(stands[:, 0], stands[:, 1], stands[:, 2])])
 
     def step(self, state: Running, action: np.ndarray) -> tuple[Running, np.ndarray]:
         """The same environments a step later, and whether (N,) they ended with success."""

@@ -99,11 +99,11 @@ class StaticWorlds:
 
     def observe(self, state: Places) -> np.ndarray:
         """Numbers (N,) of what the agents see."""
-        return self.view[state.config, state.row]
+        return np.asarray(self.view[state.config, state.row])
 
     def place(self, state: Places) -> np.ndarray:
         """Rooms (N,) that the agents are in."""
-        return self.room[state.config, state.row]
+        return np.asarray(self.room[state.config, state.row])
 
     def step(self, state: Places, action: np.ndarray) -> tuple[Places, np.ndarray]:
         """Next states, and whether (N,) they end the episode with success."""

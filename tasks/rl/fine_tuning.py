@@ -149,13 +149,26 @@ def in_rounds(configs: int, episodes: int, rng: np.random.Generator) -> Iterator
         queue = queue[episodes:]
 
 
-def update(policy: Policy, optimisers: tuple[torch.optim.Adam, torch.optim.Adam], batch: Batch, arm: Arm, rng: np.random.Generator) -> dict:
+def update(
+    policy: Policy, optimisers: tuple[torch.optim.Adam, torch.optim.Adam], batch: Batch, arm: Arm, rng: np.random.Generator
+) -> dict[str, float]:
     """The arm's update on a batch."""
     if arm.update == "reinforce":
-        settings = {"critic_epochs": arm.critic_epochs, "minibatch": arm.minibatch}
-        return reinforce_update(policy, optimisers, batch, rng, entropy=arm.entropy, norm=arm.norm, **settings)
-    size = {"epochs": arm.epochs, "minibatch": arm.minibatch}
-    return ppo_update(policy, optimisers, batch, rng, clip=arm.clip, kl=arm.kl, entropy=arm.entropy, norm=arm.norm, **size)
+        return reinforce_update(
+            policy, optimisers, batch, rng, entropy=arm.entropy, norm=arm.norm, critic_epochs=arm.critic_epochs, minibatch=arm.minibatch
+        )
+    return ppo_update(
+        policy,
+        optimisers,
+        batch,
+        rng,
+        clip=arm.clip,
+        kl=arm.kl,
+        entropy=arm.entropy,
+        epochs=arm.epochs,
+        minibatch=arm.minibatch,
+        norm=arm.norm,
+    )
 
 
 def episode_batch(policy: Policy, episodes: Trajectories, arm: Arm, counts: VisitCounts | None = None) -> Batch:
@@ -194,8 +207,8 @@ def vine_batch(
     advantage[~by_set] = standardised(advantage[~by_set])
     shared, times = (np.broadcast_to(a.reshape(-1), grown.alive.shape) for a in (found.advantage, found.weight))
     advantage[by_set], weight[by_set] = shared[window], times[window]
-    steps = [np.concatenate(columns) for columns in zip(taken_steps(episodes), taken_steps(grown), strict=True)]
-    return Batch(*steps, advantage, weight, target), found
+    observation, action, probability = map(np.concatenate, zip(taken_steps(episodes), taken_steps(grown), strict=True))
+    return Batch(observation, action, probability, advantage, weight, target), found
 
 
 def estimate(policy: Policy, trajectories: Trajectories, arm: Arm, counts: VisitCounts | None) -> tuple[np.ndarray, np.ndarray]:

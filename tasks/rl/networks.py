@@ -128,7 +128,7 @@ def mlp(widths: Sequence[int], rng: torch.Generator, last_gain: float = 1.0) -> 
     """
     layers: list[nn.Module] = []
     for i, (fan_in, fan_out) in enumerate(itertools.pairwise(widths)):
-        layer = nn.utils.skip_init(nn.Linear, fan_in, fan_out)
+        layer = nn.utils.skip_init(nn.Linear, fan_in, fan_out)  # type: ignore[no-untyped-call]
         last = i == len(widths) - 2
         nn.init.xavier_uniform_(layer.weight, gain=last_gain if last else 1.0, generator=rng)
         nn.init.zeros_(layer.bias)
