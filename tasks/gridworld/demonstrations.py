@@ -52,7 +52,7 @@ def shortest_paths(worlds: StaticWorlds, rng: np.random.Generator) -> Demonstrat
         >>> from tasks.gridworld.layouts import read_layouts
         >>> worlds = StaticWorlds(read_layouts("fourrooms", [1000]))
         >>> found = shortest_paths(worlds, np.random.default_rng(0))
-        >>> len(found.action) == distances(worlds)[0, worlds.reset(np.array([0])).row[0]]
+        >>> len(found.action) == int(distances(worlds)[0, worlds.reset(np.array([0])).row[0]])
         True
     """
     distance = distances(worlds)
