@@ -45,7 +45,7 @@ def level_metrics(level: str, arms: tuple[str, ...], references: tuple[str, ...]
 
 def trained_metrics(arms: tuple[str, ...], level: str) -> list[str]:
     """What training reports of every arm."""
-    return [f"{braces(*arms)}.{{env_steps,updates,silent_share}}.{level}"]
+    return [f"{braces(*arms)}.{{env_steps,updates,silent_share,skipped_states}}.{level}"]
 
 
 def babyai_metrics(kind: str, data: str) -> list[str]:

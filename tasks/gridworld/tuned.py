@@ -51,7 +51,8 @@ class TuneParams(Params):
 def train(params: TuneParams, inputs: Inputs, out: Path, log: Log) -> Metrics:
     """Node: `<arm>.<seed>.safetensors`, and `learning.parquet` (arm, seed, env_steps, name, value).
 
-    Metrics: `<arm>.{env_steps,updates}.<level>`, what every arm has used; `<arm>.silent_share.<level>` for arms with sets.
+    Metrics: `<arm>.{env_steps,updates}.<level>`, what every arm has used; for arms with sets also `<arm>.silent_share.<level>`, the mean
+    share of rollout states that teach nothing, and `<arm>.skipped_states.<level>`, those that too short an episode had no room for.
     """
     prepared = next(name for name in inputs if name.startswith("prepare"))
     warm = next(name for name in inputs if name.startswith("warmstart"))
@@ -91,6 +92,7 @@ def _tune(job: tuple[TuneParams, Path, Path, Path, str, int]) -> tuple[dict[str,
     configs = len(worlds.layouts)
     rows: list[Row] = []
     silent: list[float] = []
+    skipped: list[float] = []
     updates, spacing = 0.0, params.env_steps / params.looks
 
     def look(taken: int, told: dict[str, float]) -> None:
@@ -98,6 +100,7 @@ def _tune(job: tuple[TuneParams, Path, Path, Path, str, int]) -> tuple[dict[str,
         updates += told.get("updates", 0.0)
         if "silent_share" in told:
             silent.append(told["silent_share"])
+            skipped.append(told["skipped"])
         if taken == 0 or taken >= (len(rows) // 4) * spacing:
             eyes = np.random.default_rng([params.seed, s, 7, len(rows)])
             tried = attempts(worlds, policy.behaviour, configs, params.tries, eyes)
@@ -115,4 +118,6 @@ def _tune(job: tuple[TuneParams, Path, Path, Path, str, int]) -> tuple[dict[str,
     taken = fine_tune(policy, worlds, configs, params.arms[name], params.env_steps, rng, look)
     save_policy(out / f"{name}.{s}.safetensors", policy)
     told = {"env_steps": float(taken), "updates": updates}
-    return told | ({"silent_share": float(np.mean(silent))} if silent else {}), rows, time.process_time() - began
+    if silent:
+        told |= {"silent_share": float(np.mean(silent)), "skipped_states": float(np.sum(skipped))}
+    return told, rows, time.process_time() - began

@@ -25,7 +25,7 @@ def polychromic_score(reward: np.ndarray) -> SetScore:
 
 
 def mean_score(reward: np.ndarray) -> SetScore:
-    """F = mean reward: plain policy gradient, n times as fast."""
+    """F = mean reward: its expectation, hence its gradient, is that of a single reward."""
     return lambda sets: np.asarray(reward[sets].mean(-1))
 
 

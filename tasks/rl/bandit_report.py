@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from pydantic import Field, model_validator
@@ -94,8 +94,9 @@ def draw(flows: dict[str, np.ndarray], walks: dict[str, np.ndarray], params: Ban
         for walk in walks[arm][:5]:
             left.plot(clock, walk[:, params.rare], color=COLOURS[i], alpha=0.25, lw=0.7)
             right.plot(walk[:, top], walk[:, params.rare], color=COLOURS[i], alpha=0.25, lw=0.7)
-        left.plot(clock, flows[arm][:, params.rare], color=COLOURS[i], label=labels[arm], lw=1.8)
-        right.plot(flows[arm][:, top], flows[arm][:, params.rare], color=COLOURS[i], lw=1.8)
+        style: dict[str, Any] = {"color": COLOURS[i], "lw": 1.8, "ls": "--" if arm == "plain" else "-"}  # it lies on that of d = 1
+        left.plot(clock, flows[arm][:, params.rare], label=labels[arm], **style)
+        right.plot(flows[arm][:, top], flows[arm][:, params.rare], **style)
     right.plot(params.policy[top], params.policy[params.rare], "o", color="black", ms=5)
     left.set(xlabel="time of the ascent", ylabel="probability of the rare rewarded action")
     right.set(xlabel="probability of the dominant action", ylabel="probability of the rare one")
