@@ -20,17 +20,17 @@ SetScore = Callable[[np.ndarray], np.ndarray]
 
 
 def polychromic_score(reward: np.ndarray) -> SetScore:
-    """F = mean reward x share of distinct actions."""
+    """F is mean reward x share of distinct actions."""
     return lambda sets: reward[sets].mean(-1) * distinct_share(sets)
 
 
 def mean_score(reward: np.ndarray) -> SetScore:
-    """F = mean reward: its expectation, hence its gradient, is that of a single reward."""
+    """F is the mean reward: its expectation, hence its gradient, is that of a single reward."""
     return lambda sets: np.asarray(reward[sets].mean(-1))
 
 
 def best_score(reward: np.ndarray) -> SetScore:
-    """F = largest reward of the set: pass@n for rewards 0 and 1."""
+    """F is the largest reward of the set: pass@n for rewards 0 and 1."""
     return lambda sets: np.asarray(reward[sets].max(-1))
 
 
