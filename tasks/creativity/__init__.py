@@ -1,0 +1,1 @@
+"""Algorithmic creativity: inventing valid combinations that were not in the training data."""
