@@ -28,7 +28,9 @@ def about(slug: str) -> str:
     paper = registry.papers().get(slug)
     if paper is None:
         return "Stages that several papers share."
-    return f"{paper.title} ([arXiv:{paper.arxiv}](https://arxiv.org/abs/{paper.arxiv}))"
+    if paper.arxiv:
+        return f"{paper.title} ([arXiv:{paper.arxiv}](https://arxiv.org/abs/{paper.arxiv}))"
+    return f"{paper.title} ([OpenReview](https://openreview.net/forum?id={paper.openreview}))"
 
 
 def numbers(rows: list[dict[str, Any]]) -> dict[str, float]:

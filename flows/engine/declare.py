@@ -163,7 +163,8 @@ class Paper:
     Attributes:
         slug: name of the module, of the folders and of the section in `params.yaml`.
         title: the paper's title.
-        arxiv: arXiv identifier.
+        arxiv: arXiv identifier; empty where the paper is on OpenReview alone.
+        openreview: OpenReview identifier.
         stages: in any order; `needs` orders them.
         claims: what the paper says, as checks.
         deviations: where we differ.
@@ -216,6 +217,8 @@ def expand(pattern: str) -> list[str]:
 def _validate(paper: Paper) -> None:
     if not _SLUG.fullmatch(paper.slug):
         raise DeclarationError.of("paper", "bad slug", paper.slug, hint="use lower-case letters, digits and underscores")
+    if not (paper.arxiv or paper.openreview):
+        raise DeclarationError.of(paper.slug, "nobody could find the paper, arxiv is", paper.arxiv, hint="give arxiv= or openreview=")
     names = [name for stage in paper.stages for name, _ in _variants(paper.slug, stage)]
     for name in names:
         if names.count(name) > 1:
