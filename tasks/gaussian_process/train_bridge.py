@@ -9,8 +9,9 @@ import itertools
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Literal
+from typing import Literal, Self
 
+from pydantic import model_validator
 from torch import Tensor
 
 from tasks.common.node import Inputs, Log, Metrics
@@ -50,10 +51,18 @@ class BridgeTrainParams(TrainParams):
     Attributes:
         method: which of the posteriors.
         bridge: the diffusion; its center follows from `method`.
+        control_data: the sets of `mean_vector` and `frozen`, where these are compared on fewer sets than `data` has; empty for all.
     """
 
     method: Method = "dbvi"
     bridge: BridgeParams = BridgeParams()
+    control_data: tuple[str, ...] = ()
+
+    @model_validator(mode="after")
+    def _control_sets_are_there(self) -> Self:
+        if unknown := [name for name in self.control_data if name not in self.data]:
+            raise ValueError(f"control_data names {unknown}, which are not in data ({', '.join(self.data)})")
+        return self
 
 
 def bridge_model(problem: Problem, architecture: Architecture, seeds: list[int], bridge: BridgeParams) -> DeepGP:
@@ -79,7 +88,9 @@ def freeze_amortisers(model: DeepGP) -> None:
 
 def train(params: BridgeTrainParams, inputs: Inputs, out: Path, log: Log) -> Metrics:
     """Node: `runs.parquet` and `curves.parquet` of one method."""
-    return report(run_stage(_one, set_items(params, inputs), params.device, out, log), [params.method])
+    wanted = params.control_data if params.method in ("mean_vector", "frozen") and params.control_data else tuple(params.data)
+    items = [item for item in set_items(params, inputs) if item.name in wanted]
+    return report(run_stage(_one, items, params.device, out, log), [params.method])
 
 
 def _one(item: Work) -> Outcome:

@@ -8,7 +8,7 @@ from small_concrete import COMMON
 from tasks.common.formats import read_parquet
 from tasks.common.node import NullLog
 from tasks.gaussian_process.diffusion_bridge import BridgeParams
-from tasks.gaussian_process.experiment import Work
+from tasks.gaussian_process.experiment import SetParams, Work
 from tasks.gaussian_process.streams import SeedStreams
 from tasks.gaussian_process.train_bridge import BridgeTrainParams, bridge_model, freeze_amortisers, train
 from tasks.gaussian_process.training import train as fit_model
@@ -91,3 +91,12 @@ def test_dbvi_goes_on_from_ddvi_and_does_not_fall_behind(small_inputs):
 def test_unknown_method_is_refused():
     with pytest.raises(ValueError, match="dbvi"):
         BridgeTrainParams(method="svgd")
+
+
+def test_controls_may_run_on_fewer_sets(small_inputs, tmp_path):
+    data = {"concrete": SetParams(seeds=2, steps=2), "boston": SetParams(seeds=2, steps=2)}
+    with pytest.raises(ValueError, match=r"control_data names \['iris'\], which are not in data \(concrete, boston\)"):
+        BridgeTrainParams(data=data, control_data=("iris",))
+    params = BridgeTrainParams(**{**SMALL, "data": data, "control_data": ("concrete",)}, method="frozen")
+    train(params, small_inputs, tmp_path, NullLog())  # Boston is not even prepared
+    assert set(read_parquet(tmp_path / "runs.parquet")["data"]) == {"concrete"}
