@@ -45,7 +45,7 @@ def decoded(instances: Instances, model: AttentionModel, budget: int) -> float:
 
 def solved(instances: Instances, iterations: int) -> float:
     """Solve one by one with PyVRP; the share of feasible tours."""
-    return sum(solve_with_pyvrp(instances.take([i]), iterations).found for i in range(len(instances))) / len(instances)
+    return sum(solve_with_pyvrp(instances.take(slice(i, i + 1)), iterations).found for i in range(len(instances))) / len(instances)
 
 
 def main() -> None:

@@ -8,6 +8,7 @@ measurements therefore use feasible instances, and the others measure proofs.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal, NamedTuple
 
@@ -154,12 +155,12 @@ def label(instances: Instances, reference: str, iterations: int, most_labels: in
     return label_all([(instances, reference, iterations, most_labels)])[0]
 
 
-def label_all(asked: list[tuple[Instances, str, int, int]], log: Log | None = None) -> list[Labelled]:
+def label_all(asked: Sequence[tuple[Instances, str, int, int]], log: Log | None = None) -> list[Labelled]:
     """Label several batches, given as the arguments of `label`, in one pool of processes."""
     jobs, owners = [], []
-    for owner, (batch, *how) in enumerate(asked):
+    for owner, (batch, reference, iterations, most_labels) in enumerate(asked):
         for part in torch.arange(len(batch)).split(CHUNK):  # type: ignore[no-untyped-call]
-            jobs.append(_Job(batch.take(part), *how))
+            jobs.append(_Job(batch.take(part), reference, iterations, most_labels))
             owners.append(owner)
     # A handful of instances is labelled sooner than processes start.
     done = map_parallel(_label, jobs, workers=1 if len(jobs) <= FEW_JOBS else None)

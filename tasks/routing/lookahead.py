@@ -37,8 +37,10 @@ class CandidateSets:
             raise ValueError(f"unknown look-ahead {kind!r}; known: {', '.join(get_args(Lookahead))}")
         self.kind = kind
         self._early, self._deadline, self._steps = instances.early, instances.deadline, instances.steps
-        # Latest clock at j from which k is reached in time; a customer does not wait for itself. e_k <= l_k holds anyway.
-        leave = self._deadline[:, None, :] - self._steps
+        # Latest clock at j from which k is reached in time, never where k's window is void (a depot that closes early shortens windows).
+        void = (self._early > self._deadline)[:, None, :]
+        leave = (self._deadline[:, None, :] - self._steps).masked_fill(void, -torch.inf)
+        # A customer does not wait for itself.
         self._leave = leave.masked_fill(torch.eye(instances.nodes, dtype=torch.bool, device=leave.device), torch.inf)
 
     def __call__(self, rows: Tensor, current: Tensor, clock: Tensor, unvisited: Tensor) -> Tensor:

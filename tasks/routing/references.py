@@ -66,8 +66,8 @@ def prepare(params: ReferenceParams, inputs: Inputs, out: Path, log: Log) -> Met
     table["gap"] = table["found"] / table["cost"] - 1
     write_parquet(out / "references.parquet", table.drop(columns="seconds"))
     metrics: Metrics = {}
-    for pair, rows in table.groupby(["set", "solver"]):
-        name, solver = map(str, pair)  # type: ignore[call-overload]
+    for _, rows in table.groupby(["set", "solver"]):
+        name, solver = str(rows["set"].iloc[0]), str(rows["solver"].iloc[0])
         solved = np.isfinite(rows["found"].to_numpy())
         metrics[f"{solver}.ins_infeas.{name}"] = float(1 - solved.mean())
         gaps = rows["gap"].to_numpy()

@@ -2,7 +2,7 @@
 
 Learned and random arms have several seeds: intervals are Student-t over seeds, of numbers that are means over all instances. Rules without
 seeds get a bootstrap interval over instances. Gaps are over solved instances; because arms solve different ones, `gap_common` is over the
-instances that all compared arms solved, seed by seed.
+instances that both compared arms solved, seed by seed.
 """
 
 from __future__ import annotations
@@ -70,39 +70,46 @@ def scores(rows: pd.DataFrame, name: str, budgets: Sequence[int], largest: int) 
 
 
 def common_gaps(rows: pd.DataFrame, name: str, largest: int) -> Metrics:
-    """Gaps over the instances that all compared arms solved with the same seed, with paired differences from the first.
+    """Gaps over the instances that two arms solved with the same seed, and their paired differences.
 
-    `gap_common` compares with PIP, `gap_nearest` with nearest-node search, `gap_rie` with LMask without RIE, each the best of all images;
-    `gap_nearest_single` takes the first image alone. Random search stands in as what a search without learning reaches.
+    `gap_common` compares LMask with PIP, `gap_nearest` with nearest-node search, `gap_rie` with LMask without RIE, each the best of all
+    images; `gap_nearest_single` takes the first image alone. The gap of the arm compared with is over what it and LMask solved. Random
+    search, over what it and the arm compared with solved, shows what a search without learning reaches.
     """
     arms = arms_of(rows, (0, largest))
-    ours = f"lmask_r{largest}"
+    ours, random = f"lmask_r{largest}", f"random_r{largest}"
     metrics: Metrics = {}
-    for key, others, images in (
-        ("gap_common", ("pip", f"random_r{largest}"), None),
-        ("gap_nearest", (f"nearest_r{largest}", f"random_r{largest}"), None),
-        ("gap_nearest_single", (f"nearest_r{largest}", f"random_r{largest}"), 1),
-        ("gap_rie", (f"norie_r{largest}",), None),
+    for key, base, compared, images in (
+        ("gap_common", "pip", (ours, random), None),
+        ("gap_nearest", f"nearest_r{largest}", (ours, random), None),
+        ("gap_nearest_single", f"nearest_r{largest}", (ours, random), 1),
+        ("gap_rie", f"norie_r{largest}", (ours,), None),
     ):
-        compared = [arm for arm in (ours, *others) if arm in arms]
-        if len(compared) <= len(others) or not compared:
-            continue
-        values: dict[str, list[float]] = {arm: [] for arm in compared}
-        seeds = sorted(set.intersection(*(set(arms[arm]["seed"]) for arm in compared if _seeded(arms[arm]))))
-        for seed in seeds:
-            gaps = pd.DataFrame({arm: _best_gaps(arms[arm], seed, images) for arm in compared})
-            both = gaps[np.isfinite(gaps).all(axis=1)]
-            if both.empty:
-                break
-            for arm in compared:
-                values[arm].append(float(both[arm].mean()))
-        if len(values[ours]) < len(seeds) or not seeds:
-            continue
         for arm in compared:
-            metrics |= summarise(f"{arm}.{key}.{name}", values[arm])
-            if arm != others[0]:
-                metrics |= paired(f"{arm}.{key}.{name}-{others[0]}.{key}.{name}", values[arm], values[others[0]])
+            pair = _common_pair(arms, arm, base, images)
+            if pair is None:
+                continue
+            metrics |= summarise(f"{arm}.{key}.{name}", pair[0])
+            metrics |= paired(f"{arm}.{key}.{name}-{base}.{key}.{name}", *pair)
+            if arm == ours:
+                metrics |= summarise(f"{base}.{key}.{name}", pair[1])
     return metrics
+
+
+def _common_pair(arms: dict[str, pd.DataFrame], a: str, b: str, images: int | None) -> tuple[list[float], list[float]] | None:
+    """Mean gaps of two arms by seed, over what both solved; None where an arm is missing or a seed has nothing in common."""
+    if a not in arms or b not in arms:
+        return None
+    seeds = sorted(set.intersection(*(set(arms[arm]["seed"]) for arm in (a, b) if _seeded(arms[arm]))))
+    first, second = [], []
+    for seed in seeds:
+        gaps = pd.DataFrame({arm: _best_gaps(arms[arm], seed, images) for arm in (a, b)})
+        both = gaps[np.isfinite(gaps).all(axis=1)]
+        if both.empty:
+            return None
+        first.append(float(both[a].mean()))
+        second.append(float(both[b].mean()))
+    return first, second
 
 
 def infeasibility_differences(rows: pd.DataFrame, name: str, largest: int) -> Metrics:
@@ -171,12 +178,12 @@ def proofs(table: pd.DataFrame, name: str) -> Metrics:
     if hopeless.empty:
         return metrics
     budgets = sorted(hopeless["budget"].unique())
-    for key, part in hopeless.groupby(["run", "budget"]):
-        run, budget = key  # type: ignore[misc]
+    for _, part in hopeless.groupby(["run", "budget"]):
+        run, budget = str(part["run"].iloc[0]), int(part["budget"].iloc[0])
         label = "exhaustive" if budget == budgets[-1] and len(budgets) > 1 else f"r{budget}"
         proved = (part["status"] == INFEASIBLE).groupby(part["seed"]).mean()
-        metrics |= summarise(f"{RENAMED.get(str(run), run)}_{label}.proved_infeasible.{name}", proved)
-        metrics[f"{RENAMED.get(str(run), run)}_{label}.false_tours.{name}"] = float((part["status"] == SOLVED).sum())
+        metrics |= summarise(f"{RENAMED.get(run, run)}_{label}.proved_infeasible.{name}", proved)
+        metrics[f"{RENAMED.get(run, run)}_{label}.false_tours.{name}"] = float((part["status"] == SOLVED).sum())
     return metrics
 
 

@@ -67,6 +67,14 @@ def test_without_windows_every_set_is_everything():
     assert all(found[kind] == {1, 3, 4, 5} for kind in KINDS)
 
 
+def test_a_window_that_the_depot_closes_before_it_opens_is_a_dead_end_at_once():
+    # Node 2 opens at 5 and is 2 away from a depot that closes at 5.5; node 1 could be served first.
+    void = tsptw([[[0, 0], [1, 0], [2, 0]]], [[[0, 5.5], [0, 9], [5, 9]]])
+    found = sets_after(void, 0, [0], 0.0)
+    assert found["local"] == {1}
+    assert found["tsl"] == found["ssl"] == set()
+
+
 def test_chunks_change_nothing(monkeypatch):
     instances = mixed(9, 7)[1]
     generator = seeded(1)

@@ -56,7 +56,7 @@ def test_rules_without_seeds_have_intervals_over_instances_and_names_of_the_benc
     assert "ins_infeas" not in " ".join(metrics)
 
 
-def test_gaps_are_compared_on_what_all_solved():
+def test_gaps_are_compared_on_what_both_solved():
     metrics = common_gaps(pd.concat([LMASK, PIP, NEAREST, RANDOM]), "medium", 10)
     # PIP solves instance 0 only: gap 0.6 and 0.7; LMask's best there 0.5 and 0.2; random 1.0 and 2.0.
     assert metrics["pip.gap_common.medium"] == pytest.approx(0.65)
@@ -68,6 +68,18 @@ def test_gaps_are_compared_on_what_all_solved():
     # First images: seed 0 solves instance 0 only (1.0 against 0.3), seed 1 both (0.25 against 0.6).
     assert metrics["lmask_r10.gap_nearest_single.medium-nearest_r10.gap_nearest_single.medium"] == pytest.approx((0.7 - 0.35) / 2)
     assert "gap_rie" not in " ".join(metrics)
+
+
+def test_what_a_third_arm_leaves_unsolved_does_not_count():
+    metrics = common_gaps(pd.concat([LMASK, PIP.assign(backtracks=0), RANDOM[RANDOM["instance"] == 1]]), "medium", 10)
+    # LMask's best: 0.5 and 0.1, then 0.2 and 0.2; PIP 0.6, then 0.7, everywhere; random, on instance 1 alone, 1 and 2.
+    assert metrics["lmask_r10.gap_common.medium"] == pytest.approx((0.3 + 0.2) / 2)
+    assert metrics["lmask_r10.gap_common.medium-pip.gap_common.medium"] == pytest.approx(0.25 - 0.65)
+    assert metrics["random_r10.gap_common.medium-pip.gap_common.medium"] == pytest.approx(1.5 - 0.65)
+
+
+def test_arms_without_anything_in_common_are_not_compared():
+    assert common_gaps(pd.concat([LMASK, PIP.assign(backtracks=9)]), "medium", 10) == {}
 
 
 def test_differences_of_infeasibility_are_paired_over_seeds():
