@@ -324,8 +324,8 @@ paper = Paper(
             because="value-based learners are not monotone in training; the paper does not say how it chooses",
         ),
         Deviation(
-            "Tuning budgets are unequal: twelve configurations or more for the method, BC+ and CPL, two or three for IQL, TD3+BC, CQL and AWR, "
-            "one for ReBRAC.",
+            "Tuning budgets are unequal: twelve configurations or more for the method, BC+ and CPL, two or three for IQL, TD3+BC, CQL and "
+            "AWR, one for ReBRAC.",
             because="one of a value-based arm costs about ten times the training time",
         ),
         Deviation(
