@@ -95,7 +95,7 @@ def configs(params: ApplyParams) -> dict[str, Config]:
     known: dict[str, Config] = {
         "bc_plus": CloningConfig(rows="successes", **cloning),
         "bc": CloningConfig(**cloning),
-        "cpl": method.model_copy(update={"negatives": "failures", "alpha": 1.0, "bias": 0.2})  # as tuned on the mazes,
+        "cpl": method.model_copy(update={"negatives": "failures", "alpha": 1.0, "bias": 0.2}),  # as tuned on the mazes
         "uniform": method.model_copy(update={"negatives": "uniform"}),
         "iql": IqlConfig(**values),
         "td3bc": Td3BcConfig(**values),
