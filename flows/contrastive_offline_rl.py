@@ -16,7 +16,7 @@ CONTRASTIVE = (*VARIANTS, "uniform", "cpl", "cpl_warm", "shuffled")
 CLONING = ("bc", "bc_plus")
 VALUES = ("iql", "iql_mean", "td3bc", "rebrac", "cql", "awr")
 JUDGED = ("iql", "td3bc", "cql")
-SHORT = tuple(f"{arm}_short" for arm in VALUES if arm != "iql_mean")
+SHORT = tuple(f"{arm}_short" for arm in VALUES)
 ARMS = (*CONTRASTIVE, *CLONING, *VALUES, *SHORT)
 COMPARED = (*VARIANTS, "uniform", "shuffled", "bc_plus")
 KINDS = ("wanderer", "seeker", "expert", "wrong_goal", "drifter")
@@ -206,7 +206,7 @@ paper = Paper(
                 all_of(*(better_than(success("preforl"), success(arm), higher=True) for arm in ("bc", *JUDGED))),
             ),
             scale="reduced",
-            why_scale="A simulated MuJoCo maze; arms were tuned on data sets of other seeds, value-based ones over fewer configurations.",
+            why_scale="A simulated MuJoCo maze; arms were tuned on other data sets, value-based ones over two or three configurations.",
             control=Control(
                 "successes assigned to trajectories at random",
                 check=all_of(*(better_than(success("shuffled"), success(arm), higher=True) for arm in ("bc", *JUDGED))),
@@ -239,7 +239,8 @@ paper = Paper(
         ),
         Claim(
             "values_are_overestimated",
-            "After long training IQL or TD3+BC expects at least 0.1 more than its policy gets from the starts of recorded successes.",
+            "After long training the chosen iterate of IQL or TD3+BC expects at least 0.1 more than its policy gets from the starts of "
+            "recorded successes.",
             paper_says="Value functions learned from few, sparse, badly covered data are over-optimistic.",
             check=k_of(1, *(at_least(f"{arm}.overestimation.{MAIN}", 0.1) for arm in ("iql", "td3bc"))),
             scale="reduced",
@@ -255,7 +256,10 @@ paper = Paper(
             scale="reduced",
             gpu_scale="reduced",
             why_scale="As for long training; the iterates are earlier ones of the same runs.",
-            control=Control("IQL without its maximum (expectile 0.5)", check=at_least(f"iql_mean.overestimation.{MAIN}", 0.1)),
+            control=Control(
+                "IQL without its maximum (expectile 0.5)",
+                check=first_measured(*(at_least(f"{arm}.overestimation.{MAIN}", 0.1) for arm in ("iql_mean_short", "iql_mean"))),
+            ),
         ),
         Claim(
             "works_without_failures",
@@ -320,8 +324,9 @@ paper = Paper(
             because="value-based learners are not monotone in training; the paper does not say how it chooses",
         ),
         Deviation(
-            "Value-based arms were tuned over fewer configurations than the method, BC+ and CPL.",
-            because="one of theirs costs ten times the training time",
+            "Tuning budgets are unequal: twelve configurations or more for the method, BC+ and CPL, two or three for IQL, TD3+BC, CQL and "
+            "AWR, one for ReBRAC.",
+            because="one of a value-based arm costs about ten times the training time",
         ),
         Deviation(
             "Baselines are compact implementations of our own; no CDE, no Decision Transformer, no images.",

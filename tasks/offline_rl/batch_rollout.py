@@ -126,7 +126,7 @@ def run_policies(
 
 
 def count_successes(
-    task: BatchTask, act: Act, states: np.ndarray, goals: np.ndarray, steps: int, rngs: Sequence[np.random.Generator]
+    task: BatchTask, act: Act, states: np.ndarray, goals: np.ndarray, steps: int, rngs: Sequence[Sequence[np.random.Generator]]
 ) -> np.ndarray:
     """Goals reached in `steps` steps when every reached goal is replaced by a new one (the Maze2D measure), (P, E).
 
@@ -136,10 +136,10 @@ def count_successes(
         states: (P, E, s).
         goals: (P, E, g).
         steps: in all.
-        rngs: one per episode: policies share the sequence of goals of an episode.
+        rngs: of the goals, P rows of one generator per episode.
     """
     now, target = states.copy(), goals.copy()
-    later = np.stack([task.new_goals(steps, rng) for rng in rngs])  # (E, steps, g)
+    later = np.stack([[task.new_goals(steps, rng) for rng in row] for row in rngs])  # (P, E, steps, g)
     count, used = np.zeros(now.shape[:2], int), np.zeros(now.shape[:2], int)
     for _ in range(steps):
         actions = act(task.observe(now, target))
@@ -149,6 +149,6 @@ def count_successes(
         count += arrived
         for p, e in zip(*np.nonzero(arrived), strict=True):
             while used[p, e] < steps and task.reached(now[p, e], target[p, e]):
-                target[p, e] = later[e, used[p, e]]
+                target[p, e] = later[p, e, used[p, e]]
                 used[p, e] += 1
     return count

@@ -259,22 +259,29 @@ def preference_accuracy(
     mean_positive: np.ndarray,
     action: np.ndarray,
     negative: np.ndarray,
+    lengths: np.ndarray,
     config: ContrastiveConfig,
-    rng: np.random.Generator,
+    generator: torch.Generator,
     draws: int = 200,
 ) -> float:
     """Share of held-out segments that a policy prefers to their degraded copies: S+ > lambda S-.
+
+    Segments are drawn as in training: steps of one trajectory in time order.
 
     Args:
         mean_positive: actions of the policy in the states of D+, (n, a), in [-1, 1].
         action: recorded ones, (n, a).
         negative: degraded ones, (n, a).
+        lengths: steps of every trajectory, one after another in the rows, summing to n.
         config: alpha does not matter, lambda, k and the discount do.
-        rng: which steps make a segment.
+        generator: which steps make a segment.
         draws: number of segments.
     """
+    import torch
+
     good, bad = (-np.square(x - mean_positive).sum(1) for x in (action, negative))
-    picks = np.sort(np.array([rng.choice(len(good), config.k, replace=len(good) < config.k) for _ in range(draws)]), axis=1)
+    starts = np.r_[0, np.cumsum(lengths)[:-1]]
+    picks = sample_segments(torch.as_tensor(starts), torch.as_tensor(lengths), draws, config.k, generator).numpy()
     weights = config.gamma ** np.arange(config.k)
     return float(((good[picks] * weights).sum(1) > config.bias * (bad[picks] * weights).sum(1)).mean())
 
@@ -283,7 +290,15 @@ def _shared(stack: DataStack, jobs: Sequence[Job]) -> ContrastiveConfig:
     if len({job.config.shape for job in jobs}) != 1:
         raise ValueError(f"policies of one stack need one shape, got {len({job.config.shape for job in jobs})} of them")
     for job in jobs:
-        part: LearningData = stack.parts[job.part]
-        if job.config.negatives in ("failures", "state") and not len(part.negative):
-            raise NoNegativeTrajectories(0.0, {"failures": "CPL", "state": "state degradation"}[job.config.negatives])
+        require_failures(job.config, stack.parts[job.part])
     return jobs[0].config
+
+
+def require_failures(config: ContrastiveConfig, data: LearningData) -> None:
+    """Refuse an arm that contrasts with recorded failures, on data without any.
+
+    Raises:
+        NoNegativeTrajectories: naming what is undefined.
+    """
+    if config.negatives in ("failures", "state") and not len(data.negative):
+        raise NoNegativeTrajectories(0.0, {"failures": "CPL", "state": "state degradation"}[config.negatives])

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from tasks.common.formats import write_json
 from tasks.common.node import Log, Params
@@ -46,6 +46,17 @@ class ApplyParams(Params):
     seed: int = Field(0, ge=0, description="seed of the split, the weights and the noise")
     device: str = Field("cpu", description="torch device")
 
+    @field_validator("device")
+    @classmethod
+    def _device_is_here(cls, device: str) -> str:
+        import torch
+
+        try:
+            torch.empty(0, device=device)
+        except (RuntimeError, AssertionError):  # torch says AssertionError where it was built without the device
+            raise ValueError(f"torch has no device {device!r} on this machine; say cpu") from None
+        return device
+
 
 def apply(params: ApplyParams, out: Path, log: Log) -> dict[str, float | int | str]:
     """A policy that contrasts a data set's successes with failures: no values, one command, baselines beside it."""
@@ -61,7 +72,9 @@ def apply(params: ApplyParams, out: Path, log: Log) -> dict[str, float | int | s
     for number, (arm, config) in enumerate(log.progress(arms.items(), desc="train")):
         try:
             policies[arm] = train_arm(config, ready, [(params.seed, s, number) for s in range(params.seeds)], params.device)
-        except NoNegativeTrajectories as error:
+        except (NoNegativeTrajectories, FloatingPointError) as error:
+            if arm == "preforl":
+                raise ValueError(f"training failed: {error}; lower alpha or sigma") from error
             notes[arm] = str(error)
     table = [_row(arm, policies, notes, _held(data, held), _Rollouts(dataset, data, params), log) for arm in arms]
     out.mkdir(parents=True)
@@ -95,7 +108,7 @@ def configs(params: ApplyParams) -> dict[str, Config]:
     known: dict[str, Config] = {
         "bc_plus": CloningConfig(rows="successes", **cloning),
         "bc": CloningConfig(**cloning),
-        "cpl": method.model_copy(update={"negatives": "failures", "bias": 0.2}),
+        "cpl": method.model_copy(update={"negatives": "failures", "alpha": 1.0, "bias": 0.2}),  # as tuned on the mazes
         "uniform": method.model_copy(update={"negatives": "uniform"}),
         "iql": IqlConfig(**values),
         "td3bc": Td3BcConfig(**values),

@@ -115,7 +115,8 @@ def _counts(table: Table, params: EvaluateParams, prepared: Path) -> Metrics:
         states, goals = load_starts(prepared, name, params.seeds, "test")
         for arm in [arm for data, arm in table if data == name]:
             act = table[name, arm].policies.act
-            rngs = [np.random.default_rng([params.seed, i, 5]) for i in range(n)]
+            # Arms share the goals of a seed, seeds do not, as with data and starts.
+            rngs = [[np.random.default_rng([params.seed, s, i, 5]) for i in range(n)] for s in range(params.seeds)]
             counts = count_successes(task, act, states[:, :n], goals[:, :n], params.continuing_steps, rngs)
             metrics |= summarise(f"{arm}.success_count.{name}", counts.mean(1))
     return metrics

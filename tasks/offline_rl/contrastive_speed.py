@@ -17,11 +17,15 @@ from tasks.common.statistics import summarise
 from tasks.offline_rl import contrastive_figures as figures
 from tasks.offline_rl.cloning import CloningConfig, clone_behaviour
 from tasks.offline_rl.contrastive import ContrastiveConfig, Job, train_contrastive
+from tasks.offline_rl.degradation import nearest_failures
 from tasks.offline_rl.learning_data import DataStack
 from tasks.offline_rl.offline_arms import Config
 from tasks.offline_rl.sparse_data import load_learning_data
 from tasks.offline_rl.value_arms import ValueParams, learner_of
 from tasks.offline_rl.value_learning import train_values
+
+SEARCH = "nearest failures"
+"""Key of the time of the search beside those of the arms."""
 
 
 class SpeedParams(ValueParams):
@@ -47,11 +51,14 @@ class SpeedParams(ValueParams):
 def evaluate(params: SpeedParams, inputs: Inputs, out: Path, log: Log) -> Metrics:
     """Node: metrics `<arm>.time_ratio.<data>`, training time of an arm (of `<arm>_short` too) over that of the method.
 
-    Timings: `<arm>_ms_per_update`. The figure shows success on the validation starts against training time.
+    The method is charged for its search for nearest failures too. Timings: `<arm>_ms_per_update`, `nearest_failures_ms`.
+    The figure shows success on the validation starts against training time.
     """
     # In a pool of one, so that one thread is counted, as when the arms were trained.
     (seconds,) = map_parallel(_measure, [(params, dict(inputs))], workers=1)
+    search = seconds.pop(SEARCH)
     totals = {arm: _updates(params, arm) * values for arm, values in seconds.items()}
+    totals[params.method] = totals[params.method] + search
     metrics: Metrics = {}
     for arm, values in totals.items():
         if arm != params.method:
@@ -59,6 +66,7 @@ def evaluate(params: SpeedParams, inputs: Inputs, out: Path, log: Log) -> Metric
     for arm, updates in params.short_updates.items():
         metrics |= summarise(f"{arm}_short.time_ratio.{params.dataset}", updates * seconds[arm] / totals[params.method])
     log.timing(**{f"{arm}_ms_per_update": float(1e3 * values.mean()) for arm, values in seconds.items()})
+    log.timing(nearest_failures_ms=float(1e3 * search.mean()))
     curves = read_parquet(inputs.file("evaluate-policies", "curves.parquet"))
     points = {}
     for arm, values in seconds.items():
@@ -76,9 +84,10 @@ def _updates(params: SpeedParams, arm: str) -> int:
 
 
 def _measure(job: tuple[SpeedParams, Mapping[str, Path]]) -> dict[str, np.ndarray]:
-    """CPU seconds per update and seed of every arm, (rounds,), all seeds of an arm in one stack."""
+    """CPU seconds per update and seed of every arm, and of the `SEARCH` per seed, (rounds,), all seeds of an arm in one stack."""
     params, folders = job
-    stack = DataStack([load_learning_data(folders["prepare"], params.dataset, s) for s in range(params.seeds)], params.device)
+    data = [load_learning_data(folders["prepare"], params.dataset, s) for s in range(params.seeds)]
+    stack = DataStack(data, params.device)
     runs: dict[str, Callable[[], Any]] = {}
     parts, seeds = range(params.seeds), [(params.seed, s) for s in range(params.seeds)]
     for arm, config in params.contrastive.items():
@@ -98,4 +107,10 @@ def _measure(job: tuple[SpeedParams, Mapping[str, Path]]) -> dict[str, np.ndarra
             run()
             if round_:  # the first round warms up
                 found[arm].append((time.process_time() - before) / params.updates / params.seeds)
+    found[SEARCH] = []
+    for _ in range(params.rounds):
+        before = time.process_time()
+        for part in data:
+            nearest_failures(part.obs[part.positive_rows], part.obs[part.negative_rows])
+        found[SEARCH].append((time.process_time() - before) / params.seeds)
     return {arm: np.array(spent) for arm, spent in found.items()}

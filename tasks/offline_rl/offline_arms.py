@@ -70,20 +70,22 @@ def held_out_scores(policies: Policies, positive: Episodes, negative: Episodes |
         negative: failures that no learner saw.
         rng_seed: of the noise and the segments.
     """
-    config = ContrastiveConfig()
+    config, lengths = ContrastiveConfig(), positive.lengths
     half, middle = (positive.high - positive.low) / 2, (positive.high + positive.low) / 2
     action = (positive.action - middle) / half
     noisy = action + config.sigma * np.random.default_rng([rng_seed, 0]).normal(size=action.shape)
+    from tasks.offline_rl.stacked import generators_of
+
     found = []
     for s in range(len(policies)):
         one = policies.take([s])
         states = one.standardise(positive.obs[None])
         mean = one.mean_action(states)[0]
         values: dict[str, Any] = {"log_prob_held_out": float(-np.square(action - mean).sum(1).mean() / (2 * config.spread**2))}
-        values["accuracy_action"] = preference_accuracy(mean, action, noisy, config, np.random.default_rng([rng_seed, 1]))
+        values["accuracy_action"] = preference_accuracy(mean, action, noisy, lengths, config, generators_of([(rng_seed, 1)])[0])
         if negative is not None:
             near = nearest_failures(states[0], one.standardise(negative.obs[None])[0])
             borrowed = (negative.action[near] - middle) / half
-            values["accuracy_state"] = preference_accuracy(mean, action, borrowed, config, np.random.default_rng([rng_seed, 2]))
+            values["accuracy_state"] = preference_accuracy(mean, action, borrowed, lengths, config, generators_of([(rng_seed, 2)])[0])
         found.append(values)
     return found

@@ -18,7 +18,7 @@ from tasks.common.node import Inputs, Log, Metrics, Params
 from tasks.common.parallel import map_parallel
 from tasks.common.statistics import summarise
 from tasks.offline_rl.cloning import CloningConfig, clone_behaviour
-from tasks.offline_rl.contrastive import ContrastiveConfig, Iterates, Job, train_contrastive
+from tasks.offline_rl.contrastive import ContrastiveConfig, Iterates, Job, require_failures, train_contrastive
 from tasks.offline_rl.episodes import NoNegativeTrajectories
 from tasks.offline_rl.learning_data import DataStack, LearningData
 from tasks.offline_rl.policies import Policies, policies_of, read_policies, write_policies
@@ -138,14 +138,14 @@ def train(params: ContrastiveParams, inputs: Inputs, out: Path, log: Log) -> Met
         jobs += [(name, part, params, dict(inputs)) for arms in shapes.values() for part in (arms[::2], arms[1::2]) if part]
     trained: dict[str, dict[str, Policies]] = {name: {} for name in params.datasets}
     metrics: Metrics = {}
-    undefined, rows = {}, []
+    undefined: dict[str, str] = {}
+    rows: list[tuple[Any, ...]] = []
     done = log.progress(map_parallel(_contrast, jobs), total=len(jobs), desc="contrast")
-    for (name, arms, *_), (policies, history, reason) in zip(jobs, done, strict=True):
+    for (name, arms, *_), (policies, history, reasons) in zip(jobs, done, strict=True):
         trained[name].update(policies)
+        undefined |= {f"{arm}.{name}": reason for arm, reason in reasons.items()}
         for arm in arms:
-            if reason:
-                undefined[f"{arm}.{name}"] = reason
-            metrics |= summarise(f"{arm}.cannot_run.{name}", np.full(params.seeds, float(bool(reason))))
+            metrics |= summarise(f"{arm}.cannot_run.{name}", np.full(params.seeds, float(arm in reasons)))
             for step, quantity, values in history.get(arm, []):
                 rows += [(name, arm, s, step, quantity, float(v)) for s, v in enumerate(values)]
                 log.history(step, **{f"{arm}.{quantity}.{name}": float(values.mean())})
@@ -163,21 +163,35 @@ def _write_history(path: Path, rows: Sequence[tuple[Any, ...]]) -> None:
     write_parquet(path, pd.DataFrame(rows, columns=["data", "arm", "seed", "update", "quantity", "value"]))
 
 
-def _contrast(job: tuple[str, Sequence[str], ContrastiveParams, Mapping[str, Path]]) -> tuple[dict[str, Policies], dict[str, Any], str]:
+def _contrast(
+    job: tuple[str, Sequence[str], ContrastiveParams, Mapping[str, Path]],
+) -> tuple[dict[str, Policies], dict[str, Any], dict[str, str]]:
+    """Policies, histories by arm, and the arms that the data rule out, with the reason."""
     name, arms, params, folders = job
     configs = params.configs()
     load = load_shuffled if configs[arms[0]].shuffled else load_learning_data
     parts = [load(folders["prepare"], name, s) for s in range(params.seeds)]
     numbers = {arm: i for i, arm in enumerate(configs)}
-    jobs = [Job(configs[arm], s, (params.seed, s, 100 + numbers[arm])) for arm in arms for s in range(params.seeds)]
+    reasons = {arm: reason for arm in arms if (reason := _ruled_out(configs[arm], parts))}
+    able = [arm for arm in arms if arm not in reasons]
+    if not able:
+        return {}, {}, reasons
+    jobs = [Job(configs[arm], s, (params.seed, s, 100 + numbers[arm])) for arm in able for s in range(params.seeds)]
+    found = train_contrastive(DataStack(parts, params.device), jobs, _start(folders, name, configs[able[0]], len(able)))
+    return *unstack(found, able, parts), reasons
+
+
+def _ruled_out(config: ContrastiveConfig, parts: Sequence[LearningData]) -> str:
+    """Why an arm cannot run on these data sets, or nothing."""
     try:
-        found = train_contrastive(DataStack(parts, params.device), jobs, _start(folders, name, configs[arms[0]], len(arms)))
+        for part in parts:
+            require_failures(config, part)
     except NoNegativeTrajectories as error:
-        return {}, {}, str(error)
-    return unstack(found, arms, parts)
+        return str(error)
+    return ""
 
 
-def unstack(found: Iterates, arms: Sequence[str], parts: Sequence[LearningData]) -> tuple[dict[str, Policies], dict[str, Any], str]:
+def unstack(found: Iterates, arms: Sequence[str], parts: Sequence[LearningData]) -> tuple[dict[str, Policies], dict[str, Any]]:
     """Policies by `<arm>/<updates>` and histories by arm, of a stack that holds all seeds of one arm after another."""
     seeds = len(parts)
     policies, history = {}, {}
@@ -186,7 +200,7 @@ def unstack(found: Iterates, arms: Sequence[str], parts: Sequence[LearningData])
         for updates, weights in found.weights.items():
             policies[f"{arm}/{updates}"] = policies_of([w[which] for w in weights], parts)
         history[arm] = [(step, quantity, values[which]) for step, quantity, values in found.history]
-    return policies, history, ""
+    return policies, history
 
 
 def _start(folders: Mapping[str, Path], name: str, config: ContrastiveConfig, arms: int) -> list[Any] | None:

@@ -1,6 +1,7 @@
 """ReBRAC (Tarasov et al., NeurIPS 2023): TD3+BC with the behaviour penalty in the critic's target too, and layer-normalised critics.
 
-The paper weighs the actor's penalty with beta_1 against a normalised Q; that is TD3+BC's alpha = 1 / beta_1 up to the loss's scale.
+The paper minimises beta_1 |pi(s) - a|^2 - Q / mean|Q|. TD3+BC takes the mean over the a action coordinates and weighs Q instead, so the
+same minimum has alpha = 1 / (a beta_1).
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ class ReBracConfig(ValueConfig):
         noise: of the target policy's smoothing.
     """
 
-    actor_penalty: float = Field(0.4, gt=0)
+    actor_penalty: float = Field(0.05, gt=0)
     critic_penalty: float = Field(0.01, ge=0)
     noise: float = Field(0.2, ge=0)
 
@@ -47,6 +48,8 @@ def rebrac(generators: Sequence[torch.Generator], d: int, a: int, config: ReBrac
         generators,
         d,
         a,
-        Td3BcConfig(**shared, alpha=1 / config.actor_penalty, noise=config.noise, critic_penalty=config.critic_penalty, layer_norm=True),
+        Td3BcConfig(
+            **shared, alpha=1 / (a * config.actor_penalty), noise=config.noise, critic_penalty=config.critic_penalty, layer_norm=True
+        ),
         device,
     )

@@ -145,13 +145,24 @@ def test_a_stack_of_different_shapes_is_refused():
 
 
 def test_accuracy_counts_segments_that_prefer_the_recorded_actions():
-    action, rng = np.zeros((30, 2)), np.random.default_rng(0)
+    action, rng = np.zeros((30, 2)), torch.Generator().manual_seed(0)
+    lengths = np.array([10, 20])
     far = np.full((30, 2), 1.0)
     options = ContrastiveConfig(bias=0.5, k=4)
-    assert preference_accuracy(action, action, far, options, rng) == 1.0
-    assert preference_accuracy(far, action, far, options, rng) == 0.0
+    assert preference_accuracy(action, action, far, lengths, options, rng) == 1.0
+    assert preference_accuracy(far, action, far, lengths, options, rng) == 0.0
     middle = np.full((30, 2), 0.5)  # equally far from both: S+ < lambda S- for lambda < 1
-    assert preference_accuracy(middle, action, far, options, rng) == 0.0
+    assert preference_accuracy(middle, action, far, lengths, options, rng) == 0.0
+
+
+def test_held_out_segments_stay_inside_their_trajectory():
+    # The policy is right in the first trajectory alone. Segments that mixed both would all be lost to its large errors in the second.
+    action, negative = np.zeros((40, 1)), np.r_[np.ones((20, 1)), np.zeros((20, 1))]
+    mean = np.r_[np.zeros((20, 1)), np.full((20, 1), 9.0)]
+    options, generator = ContrastiveConfig(bias=0.5, k=8), torch.Generator().manual_seed(0)
+    apart = preference_accuracy(mean, action, negative, np.array([20, 20]), options, generator, draws=400)
+    assert apart == pytest.approx(0.5, abs=0.1)
+    assert preference_accuracy(mean, action, negative, np.array([40]), options, generator, draws=400) < 0.05
 
 
 @pytest.mark.parametrize(

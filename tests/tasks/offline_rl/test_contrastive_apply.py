@@ -77,6 +77,14 @@ def test_data_without_failures_leave_cpl_out_with_the_reason(umaze, tmp_path):
     assert np.isfinite(table.loc["preforl", "log_prob_held_out"])
 
 
+def test_a_device_that_is_not_here_and_a_diverging_method_are_told(umaze, tmp_path):
+    with pytest.raises(ValueError, match="torch has no device 'abacus' on this machine"):
+        ApplyParams(dataset="x", device="abacus")
+    with pytest.raises(ValueError, match=r"training failed: the loss is nan at step 0.*; lower alpha or sigma"):
+        apply(ApplyParams(dataset="test/apply-v0", **FAST, alpha=1e38, sigma=1e30), tmp_path / "out", NullLog())
+    assert not (tmp_path / "out").exists()
+
+
 def test_value_based_baselines_get_ten_times_the_updates():
     found = configs(ApplyParams(dataset="x", updates=7, baselines=("td3bc", "bc", "cql", "awr", "rebrac", "uniform")))
     assert {name: config.updates for name, config in found.items()} == {

@@ -114,11 +114,11 @@ def test_reached_goals_are_replaced_and_counted():
         waypoint = np.where((here == target)[:, None], obs[0, :, 4:], task.centres[task.next_cell[target, here]])
         return np.clip(10 * (waypoint - obs[0, :, :2]) - obs[0, :, 2:4], -1, 1)[None]
 
-    counts = count_successes(task, act, states, goals, 600, [np.random.default_rng(i) for i in range(3)])
+    counts = count_successes(task, act, states, goals, 600, [[np.random.default_rng(i) for i in range(3)]])
     assert (counts >= 3).all()
-    again = count_successes(task, act, states, goals, 600, [np.random.default_rng(i) for i in range(3)])
+    again = count_successes(task, act, states, goals, 600, [[np.random.default_rng(i) for i in range(3)]])
     np.testing.assert_array_equal(counts, again)
     still = count_successes(
-        task, lambda obs: np.zeros((*obs.shape[:2], 2)), states, goals, 50, [np.random.default_rng(i) for i in range(3)]
+        task, lambda obs: np.zeros((*obs.shape[:2], 2)), states, goals, 50, [[np.random.default_rng(i) for i in range(3)]]
     )
     assert (still == 0).all()

@@ -59,6 +59,15 @@ def test_what_the_data_rule_out_is_recorded_and_the_rest_runs(trained):
     assert {name.split("/")[0] for name in read_policies(out / "no_failures.safetensors")} == {"preforl"}
 
 
+def test_an_arm_that_cannot_run_does_not_take_its_stack_along(prepared, tmp_path):
+    arms = {"preforl": SMALL, "preforl_a": {**SMALL, "negatives": "action"}, "preforl_s": {**SMALL, "negatives": "state"}}
+    params = ContrastiveParams(datasets={"no_failures": tuple(arms)}, seeds=2, arms=arms)
+    metrics = train(params, Inputs({"prepare": prepared}), tmp_path, NullLog())  # preforl and preforl_s share a stack
+    assert [metrics[f"{arm}.cannot_run.no_failures"] for arm in arms] == [0, 0, 1]
+    assert {name.split("/")[0] for name in read_policies(tmp_path / "no_failures.safetensors")} == {"preforl", "preforl_a"}
+    assert list(read_json(tmp_path / "undefined.json")) == ["preforl_s.no_failures"]
+
+
 def test_an_arm_is_the_one_trained_by_hand(trained, prepared):
     params, _, out, _ = trained
     parts = [load_learning_data(prepared, "medium", s) for s in range(2)]

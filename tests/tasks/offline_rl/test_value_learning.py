@@ -125,7 +125,8 @@ def test_rebrac_subtracts_the_distance_to_the_recorded_next_action():
     stack = DataStack([learning_data(episodes([12, 9], [True, False]))])
     options = {"hidden": (8,), "actor_penalty": 0.5, "noise": 0.0}
     plain, strict = (make_rebrac([torch.Generator().manual_seed(0)], 3, 2, ReBracConfig(critic_penalty=p, **options)) for p in (0.0, 0.7))
-    assert plain.config.alpha == 2.0
+    # beta_1 |pi - a|^2 - Q and mean over two coordinates - alpha Q have one minimum where alpha = 1 / (2 beta_1).
+    assert plain.config.alpha == 1.0
     batch = batch_of(stack)
     with torch.no_grad():
         away = (plain.target_actor(batch.next_obs) - batch.next_action).square().sum(-1) * batch.has_next
