@@ -155,11 +155,13 @@ def judge_policy(params: CompareParams, prepared: Path, weights: Path, arm: str,
         worlds = load_worlds(prepared / f"{starts}.npz", params.horizon)
         policy = load_policy(weights, make_policy(worlds, params.hidden, 0))
         configs = len(worlds.layouts)
-        tried = summed_up(attempt(worlds, policy.behaviour, *_plan(params, configs, count, s, number)), count)
-        rounds = int(np.ceil(params.real_share * count))
         config, uniforms = _plan(params, configs, count, s, number)
-        shown = config[: rounds * configs], uniforms[:, : rounds * configs]
-        real = summed_up(attempt(RealWorlds(worlds), policy.behaviour, *shown), rounds)
+        tried = summed_up(attempt(worlds, policy.behaviour, config, uniforms), count)
+        rounds = int(np.ceil(params.real_share * count))
+        minigrid = RealWorlds(worlds)  # round by round: one environment for each configuration, and not for each attempt
+        cuts = [slice(r * configs, (r + 1) * configs) for r in range(rounds)]
+        found = [summed_up(attempt(minigrid, policy.behaviour, config[cut], uniforms[:, cut]), 1) for cut in cuts]
+        real = Attempts(*(np.concatenate([getattr(one, f) for one in found]) for f in ("returns", "places", "entropy")))
         differing = (real.returns != tried.returns[:rounds]) | (real.places != tried.places[:rounds])
         tried = Attempts(*(np.concatenate([getattr(real, f), getattr(tried, f)[rounds:]]) for f in ("returns", "places", "entropy")))
         counted += (rounds * configs, count * configs, differing.sum())
