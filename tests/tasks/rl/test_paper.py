@@ -8,8 +8,8 @@ from pathlib import Path
 import polychromic_stages
 import pytest
 
+from flows.drafts.polychromic import paper
 from flows.engine.checks import Evidence
-from flows.polychromic import paper
 
 pytestmark = pytest.mark.xdist_group("polychromic")
 ROOT = Path(__file__).parents[3]
@@ -64,14 +64,14 @@ def test_baselines_share_the_methods_settings():
 
 
 def test_the_pages_snippets_run():
-    page = (ROOT / "docs/papers/polychromic.md").read_text()
+    page = (ROOT / "flows/drafts/polychromic.md").read_text()
     names: dict = {}
     exec("\n".join(re.findall(r"```python\n(.*?)```", page, re.S)), names)
     assert names["found"].advantage.shape == (1, 4)
 
 
 def test_the_flow_is_made_on_demand_alone():
-    import flows.polychromic as module
+    import flows.drafts.polychromic as module
 
     with pytest.raises(AttributeError, match="no attribute 'flux'"):
         _ = module.flux

@@ -1,0 +1,1 @@
+"""Declarations of papers whose results are not recorded yet: no part of the collection until they move up."""
