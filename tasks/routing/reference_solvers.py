@@ -22,6 +22,8 @@ from tasks.routing.instances import Instances
 
 SCALE = 100_000
 """Whole units per unit of length; at 1 000 the rounding of N legs alone would shift a length by 0.0005 N."""
+LONGEST_S = 60
+"""Of wall time, for OR-Tools where it looks at no other limit (insertion under tight draft limits); what meets it depends on the machine."""
 
 
 class SolverMissing(RuntimeError):
@@ -114,6 +116,7 @@ def solve_with_ortools(instance: Instances, solutions: int = 200, checks: int = 
     search.first_solution_strategy = routing_enums_pb2.FirstSolutionStrategy.PARALLEL_CHEAPEST_INSERTION
     search.local_search_metaheuristic = routing_enums_pb2.LocalSearchMetaheuristic.GUIDED_LOCAL_SEARCH
     search.solution_limit = solutions
+    search.time_limit.seconds = LONGEST_S
     solver = routing.solver()
     looks = itertools.count(1)
     routing.AddSearchMonitor(solver.CustomLimit(lambda: next(looks) > checks * nodes))
