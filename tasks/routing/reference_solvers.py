@@ -23,7 +23,7 @@ from tasks.routing.instances import Instances
 SCALE = 100_000
 """Whole units per unit of length; at 1 000 the rounding of N legs alone would shift a length by 0.0005 N."""
 LONGEST_S = 60
-"""Of wall time, for OR-Tools where it looks at no other limit (insertion under tight draft limits); what meets it depends on the machine."""
+"""Wall time for OR-Tools where it looks at no other limit (insertion under tight draft limits); what meets it varies with the machine."""
 
 
 class SolverMissing(RuntimeError):
