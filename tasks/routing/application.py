@@ -103,7 +103,7 @@ def solve_instances(params: SolveParams, out: Path, log: Log) -> dict[str, float
     summary: dict[str, float | int | str] = {"solved": 0, "infeasible": 0, "unknown": 0}
     summary |= {status: statuses.count(status) for status in statuses}
     summary["weights"] = str(params.weights or "trained on look-alikes")
-    if both := [s.cost / s.pyvrp_cost - 1 for s in solutions if s.tour and s.pyvrp_tour]:
+    if both := [s.cost / s.pyvrp_cost - 1 for s in solutions if s.tour and s.pyvrp_tour and s.pyvrp_cost > 0]:
         summary["mean_gap_to_pyvrp"] = float(np.mean(both))
     return summary
 

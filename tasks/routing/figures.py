@@ -119,7 +119,8 @@ def trade_off(rows: pd.DataFrame, references: pd.DataFrame) -> Figure:
                     continue
                 face = "none" if budget == 0 else COLOUR[run]
                 y = max(1 - float(solved.mean()), 1e-4)
-                ax.plot(100 * gap.mean(), y, MARKS[run], color=COLOUR[run], markerfacecolor=face, label=LABELS[run] if budget else None)
+                label = LABELS[run] if budget or run == "pomo" else None
+                ax.plot(100 * gap.mean(), y, MARKS[run], color=COLOUR[run], markerfacecolor=face, label=label)
         for solver, part in references[references["set"] == name].groupby("solver"):
             solved = np.isfinite(part["gap"])
             label = {"pyvrp": "PyVRP", "ortools": "OR-Tools"}[str(solver)]

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from pathlib import Path
 from typing import Literal, NamedTuple
+from zipfile import BadZipFile
 
 import numpy as np
 import torch
@@ -39,8 +40,11 @@ def read_npz(path: Path, most: int | None = None) -> Instances:
     Raises:
         ValueError: for another layout, or arrays that do not fit each other, naming the file.
     """
-    with np.load(path, allow_pickle=False) as arrays:
-        held = {name: torch.as_tensor(np.asarray(arrays[name][:most])).double() for name in arrays.files}
+    try:
+        with np.load(path, allow_pickle=False) as arrays:
+            held = {name: torch.as_tensor(np.asarray(arrays[name][:most])).double() for name in arrays.files}
+    except (ValueError, TypeError, IndexError, EOFError, BadZipFile) as error:
+        raise ValueError(f"{path} cannot be read as NPZ of numbers: {error}") from None
     if "locs" not in held or not {"time_windows", "draft_limit"} & held.keys():
         raise ValueError(f"{path}: expected locs with time_windows or draft_limit, got {', '.join(sorted(held)) or 'nothing'}")
     locs = held["locs"]
@@ -79,10 +83,14 @@ def read_dumas(path: Path, rounding: Rounding = "none") -> ReadInstances:
         rounding: `floor` truncates distances, as results on these files do, and restores the triangle inequality by shortest paths.
 
     Raises:
-        ValueError: for a line that is not seven numbers, naming it.
+        ValueError: for a file that is no text, or a line that is not seven numbers, naming it.
     """
     rows: list[list[float]] = []
-    for number, line in enumerate(path.read_text().splitlines(), 1):
+    try:
+        lines = path.read_text().splitlines()
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path} is no text: {error}") from None
+    for number, line in enumerate(lines, 1):
         words = line.split()
         if not words or not words[0].lstrip("-").replace(".", "", 1).isdigit():
             continue
@@ -106,11 +114,14 @@ def read_csv(path: Path, rounding: Rounding = "none") -> list[ReadInstances]:
     An empty `due` means never too late, an empty `ready` or `service` 0.
 
     Raises:
-        ValueError: for missing columns or cells that are not numbers, naming them.
+        ValueError: for a file that is no table, missing columns, or cells that are not numbers, naming them.
     """
     import pandas as pd
 
-    table = pd.read_csv(path, skipinitialspace=True)
+    try:
+        table = pd.read_csv(path, skipinitialspace=True)
+    except (pd.errors.EmptyDataError, pd.errors.ParserError, UnicodeDecodeError) as error:
+        raise ValueError(f"{path} cannot be read as a table: {error}") from None
     table.columns = [str(name).strip().lower() for name in table.columns]
     if missing := [name for name in COLUMNS[:4] if name not in table]:
         raise ValueError(f"{path}: no column {', '.join(missing)}; needed are x, y, ready, due, and service, id, instance if there are any")
@@ -186,6 +197,7 @@ def _in_unit_square(
     if rounding == "floor":
         distance = truncated(euclidean(torch.as_tensor(places)[None])[0])[None] / unit
     try:
+        tsptw(*(torch.as_tensor(part)[None] for part in (places, windows, service)))  # complaints in the user's own unit
         made = tsptw(locs, torch.as_tensor(windows / unit)[None], torch.as_tensor(service / unit)[None], distance)
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from None

@@ -8,6 +8,7 @@ solutions, not seconds, so that results do not depend on the machine.
 
 from __future__ import annotations
 
+import itertools
 import subprocess
 import tempfile
 from dataclasses import dataclass
@@ -21,6 +22,8 @@ from tasks.routing.instances import Instances
 
 SCALE = 100_000
 """Whole units per unit of length; at 1 000 the rounding of N legs alone would shift a length by 0.0005 N."""
+LONGEST_S = 60
+"""Wall time for OR-Tools where it looks at no other limit (insertion under tight draft limits); what meets it varies with the machine."""
 
 
 class SolverMissing(RuntimeError):
@@ -82,13 +85,14 @@ def solve_with_pyvrp(instance: Instances, iterations: int = 500, seed: int = 0, 
     return checked(instance, [0, *_visits(best.routes()[0])])
 
 
-def solve_with_ortools(instance: Instances, solutions: int = 200, branches: int = 2_000, scale: int = SCALE) -> Reference:
+def solve_with_ortools(instance: Instances, solutions: int = 200, checks: int = 5_000, scale: int = SCALE) -> Reference:
     """OR-Tools routing, cheapest insertion (or the order of deadlines) and guided local search, on one instance of either problem.
 
     Args:
         instance: a batch of one.
         solutions: accepted solutions after which the search stops.
-        branches: per node, after which the search stops too: where it stalls, no further solution would come.
+        checks: per node, of the limit by the search, after which it stops too: without them it never ends on an instance where it stalls
+            (it then makes no branches and meets no failures either).
         scale: whole units per unit of length (of the total demand, for draft limits).
     """
     from ortools.constraint_solver import pywrapcp, routing_enums_pb2
@@ -112,9 +116,10 @@ def solve_with_ortools(instance: Instances, solutions: int = 200, branches: int 
     search.first_solution_strategy = routing_enums_pb2.FirstSolutionStrategy.PARALLEL_CHEAPEST_INSERTION
     search.local_search_metaheuristic = routing_enums_pb2.LocalSearchMetaheuristic.GUIDED_LOCAL_SEARCH
     search.solution_limit = solutions
+    search.time_limit.seconds = LONGEST_S
     solver = routing.solver()
-    most = solver.Branches() + branches * nodes
-    routing.AddSearchMonitor(solver.CustomLimit(lambda: solver.Branches() > most))
+    looks = itertools.count(1)
+    routing.AddSearchMonitor(solver.CustomLimit(lambda: next(looks) > checks * nodes))
     answer = routing.SolveWithParameters(search)
     by_deadline = [0, *(np.argsort(late[1:], kind="stable") + 1).tolist()]
     if answer is None and checked(instance, by_deadline).found:  # insertion may fail where a start by deadline does not

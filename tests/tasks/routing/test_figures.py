@@ -29,3 +29,10 @@ def test_unsolved_instances_are_drawn_without_a_tour():
     places = np.random.default_rng(0).random((4, 2))
     drawn = tours([("a", places, np.array([0, 1, 2, 3]), np.array([0, 2, 1, 3])), ("b", places, np.empty(0, int), np.empty(0, int))])
     assert [len(ax.lines) for ax in drawn.axes] == [2, 0]
+
+
+def test_the_trade_off_names_every_arm_that_it_draws(smoke):
+    rows = read_parquet(smoke[0] / "evaluate/decodes.parquet").query("part == 'test'")
+    drawn = figures.trade_off(rows, read_parquet(smoke[0] / "prepare-references/references.parquet"))
+    named = {text.get_text() for text in drawn.legends[0].get_texts()}
+    assert {figures.LABELS[run] for run in figures.LABELS if run in set(rows["run"])} <= named

@@ -96,6 +96,9 @@ def write_npz(path, **arrays):
         ("a.csv", "x,y,ready,due\n0,0,0,9\n1,one,0,9\n", "row 2: y must be a number, got 'one'"),
         ("a.csv", "x,y,ready,due\n0,0,0,9\n1,,0,9\n", "coordinates of node 1 of instance 0 are not finite"),
         ("a.csv", "x,y,ready,due\n0,0,0,9\n", "N >= 2, got N = 1"),
+        ("a.csv", "", "cannot be read as a table"),
+        ("a.csv", "x,y,ready,due,service\n0,0,0,9,0\n4,4,0,9,-3\n", r"service time of node 1 of instance 0 .* got -3.0"),
+        ("a.npz", "no archive", "cannot be read as NPZ of numbers"),
     ],
 )
 def test_files_that_are_wrong_are_refused_with_their_name(tmp_path, name, text, message):
@@ -103,6 +106,13 @@ def test_files_that_are_wrong_are_refused_with_their_name(tmp_path, name, text, 
     with pytest.raises(ValueError, match=message) as raised:
         read_any(tmp_path / name)
     assert name in str(raised.value)
+
+
+@pytest.mark.parametrize("name", ["a.txt", "a.csv", "a.npz"])
+def test_files_of_other_bytes_are_refused_with_their_name(tmp_path, name):
+    (tmp_path / name).write_bytes(bytes(range(256)))
+    with pytest.raises(ValueError, match=name):
+        read_any(tmp_path / name)
 
 
 def test_arrays_that_do_not_fit_are_refused(tmp_path):

@@ -41,6 +41,14 @@ def test_ortools_equals_trying_all_tours_on_both_problems():
             assert found.cost == pytest.approx(best_tour(batch, b)[0], abs=1e-6)
 
 
+def test_ortools_ends_also_where_its_search_stalls():
+    # The fifth of the hard test set: after its first tour the search accepts nothing more and makes no branches.
+    one = random_tsptw(320, 20, "hard", seeded(2025)).take(slice(4, 5))
+    found = [solve_with_ortools(one, solutions=50, checks=500) for _ in range(2)]
+    assert found[0].found
+    assert np.array_equal(found[0].tour, found[1].tour)
+
+
 def test_ortools_without_an_answer_claims_nothing():
     hopeless = tsptw([[[0, 0], [5, 0]]], [[[0, 99], [0, 1]]])
     assert not solve_with_ortools(hopeless).found
