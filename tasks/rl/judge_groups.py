@@ -37,7 +37,8 @@ def judge_groups(params: JudgeGroupsParams, out: Path, log: Log) -> dict[str, fl
     sets it is in), as Parquet if `out` ends so, else as CSV. Multiply a rollout's policy loss by its weight.
 
     Raises:
-        ValueError: for a column that is not there, groups of different sizes, or returns outside [0, 1].
+        ValueError: for a column that is not there, groups of different sizes or no larger than a set, a missing signature,
+            or returns that are no numbers in [0, 1].
     """
     if params.device != "cpu":
         raise ValueError(f"device must be 'cpu', got {params.device!r}")
@@ -53,7 +54,17 @@ def judge_groups(params: JudgeGroupsParams, out: Path, log: Log) -> dict[str, fl
         )
     order = np.argsort(codes, kind="stable")
     size = int(counts[0])
-    returns = table[params.reward].to_numpy(float)[order].reshape(-1, size)
+    if params.objective != "single" and params.set_size >= size:
+        raise ValueError(
+            f"set_size must lie below the {size} rollouts of a group, got {params.set_size}: all sets of a group would be the same one "
+            "and teach nothing"
+        )
+    if lacking := int(table[params.signature].isna().sum()):
+        raise ValueError(f"column {params.signature!r} is empty in {lacking} rows; every rollout needs a signature")
+    try:
+        returns = table[params.reward].to_numpy(float)[order].reshape(-1, size)
+    except (TypeError, ValueError):
+        raise ValueError(f"column {params.reward!r} must hold numbers in [0, 1]") from None
     kinds = table[params.signature].astype("category").cat.codes.to_numpy(np.int64)[order].reshape(-1, size)
     found = set_advantages(
         returns,

@@ -35,7 +35,10 @@ def test_rollouts_get_the_advantages_of_the_library(tmp_path, suffix):
     ("change", "message"),
     [
         ({"signature": "kind"}, "has no column kind"),
-        ({"set_size": 9}, "set_size must lie in 1..8"),
+        ({"set_size": 9}, "set_size must lie below the 8"),
+        ({"set_size": 8}, "teach nothing"),
+        ({"signature": "gaps"}, "empty in 1 rows"),
+        ({"reward": "signature"}, "must hold numbers"),
         ({"reward": "big"}, r"\[0, 1\]"),
         ({"device": "cuda"}, "device must be 'cpu'"),
         ({"group": "uneven"}, "equally many"),
@@ -43,6 +46,7 @@ def test_rollouts_get_the_advantages_of_the_library(tmp_path, suffix):
 )
 def test_tables_that_make_no_sense_are_refused(tmp_path, change, message):
     path, frame = table(tmp_path)
-    frame.assign(big=2.0, uneven=["a"] + ["b"] * (len(frame) - 1)).to_csv(path, index=False)
+    gaps = frame["signature"].mask(frame.index == 0)
+    frame.assign(big=2.0, gaps=gaps, uneven=["a"] + ["b"] * (len(frame) - 1)).to_csv(path, index=False)
     with pytest.raises(ValueError, match=message):
         judge_groups(JudgeGroupsParams(rollouts=path, **change), tmp_path / "out.csv", NullLog())
