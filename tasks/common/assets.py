@@ -13,7 +13,11 @@ class AssetMissing(RuntimeError):
 
     def __init__(self, name: str, how_to_install: str, why: str = "is not installed") -> None:
         super().__init__(f"{name} {why}; install it with: {how_to_install}")
-        self.name, self.how_to_install = name, how_to_install
+        self.name, self.how_to_install, self.why = name, how_to_install, why
+
+    def __reduce__(self) -> tuple[type[AssetMissing], tuple[str, str, str]]:
+        """Pickle by what it was made from, so that it arrives whole from a pool of processes."""
+        return type(self), (self.name, self.how_to_install, self.why)
 
 
 def require_package(package: str, version: str) -> None:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import hashlib
+import pickle
 from importlib import metadata
 
 import pytest
@@ -31,3 +32,9 @@ def test_digests_tell_missing_and_damaged_files(tmp_path):
     path.write_bytes(b"weighty")
     with pytest.raises(AssetMissing, match=r"weights.bin is damaged \(SHA-256 "):
         check_digest(path, hashlib.sha256(b"weights").hexdigest(), "pip install x")
+
+
+def test_the_error_arrives_whole_from_another_process():
+    sent = AssetMissing("weights.bin", "pip install x", "is damaged")
+    arrived = pickle.loads(pickle.dumps(sent))
+    assert (type(arrived), str(arrived), arrived.name, arrived.how_to_install) == (AssetMissing, str(sent), sent.name, sent.how_to_install)

@@ -1,6 +1,6 @@
 import pytest
 
-from flows.drafts.polychromic import paper
+from flows.polychromic import paper
 from tasks.common.node import Inputs, NullLog
 from tasks.gridworld.babyai_stages import BabyAIParams, evaluate, prepare, train
 from tasks.rl.fine_tuning import Arm

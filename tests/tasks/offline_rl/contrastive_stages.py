@@ -7,10 +7,10 @@ from pathlib import Path
 
 from ruamel.yaml import YAML
 
-from flows.drafts.contrastive_offline_rl import paper
+from flows.contrastive_offline_rl import paper
 from tasks.common.node import Inputs, NullLog
 
-SECTIONS = YAML(typ="safe").load((Path(__file__).parents[3] / "flows/drafts/params.yaml").read_text())[paper.slug]
+SECTIONS = YAML(typ="safe").load((Path(__file__).parents[3] / "params.yaml").read_text())[paper.slug]
 
 
 class Figures(NullLog):

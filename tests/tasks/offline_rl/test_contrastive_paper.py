@@ -5,7 +5,7 @@ import math
 import pytest
 from contrastive_stages import SECTIONS, stages
 
-from flows.drafts.contrastive_offline_rl import paper
+from flows.contrastive_offline_rl import paper
 from flows.engine.checks import SUFFIXES, Evidence
 
 pytestmark = pytest.mark.xdist_group("contrastive")
@@ -76,7 +76,7 @@ def test_all_arms_of_the_method_differ_in_what_they_are_named_after():
 
 
 def test_the_flow_is_made_on_demand_alone():
-    import flows.drafts.contrastive_offline_rl as module
+    import flows.contrastive_offline_rl as module
 
     with pytest.raises(AttributeError, match="no attribute 'flux'"):
         _ = module.flux

@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 from ruamel.yaml import YAML
 
-from flows.drafts.polychromic import paper
+from flows.polychromic import paper
 from tasks.common.node import Inputs, NullLog
 
-SECTIONS = YAML(typ="safe").load((Path(__file__).parents[3] / "flows/drafts/params.yaml").read_text())["polychromic"]
+SECTIONS = YAML(typ="safe").load((Path(__file__).parents[3] / "params.yaml").read_text())["polychromic"]
 
 
 class Figures(NullLog):

@@ -8,7 +8,7 @@ from pathlib import Path
 import polychromic_stages
 import pytest
 
-from flows.drafts.polychromic import paper
+from flows.polychromic import paper
 from flows.engine.checks import Evidence
 
 pytestmark = pytest.mark.xdist_group("polychromic")
@@ -64,14 +64,14 @@ def test_baselines_share_the_methods_settings():
 
 
 def test_the_pages_snippets_run():
-    page = (ROOT / "flows/drafts/polychromic.md").read_text()
+    page = (ROOT / "docs/papers/polychromic.md").read_text()
     names: dict = {}
     exec("\n".join(re.findall(r"```python\n(.*?)```", page, re.S)), names)
     assert names["found"].advantage.shape == (1, 4)
 
 
 def test_the_flow_is_made_on_demand_alone():
-    import flows.drafts.polychromic as module
+    import flows.polychromic as module
 
     with pytest.raises(AttributeError, match="no attribute 'flux'"):
         _ = module.flux

@@ -10,7 +10,7 @@ import yaml
 from tasks.common.node import Inputs, NullLog
 from tasks.routing import arms, datasets, evaluation, references, warm_starts
 
-SMOKE = yaml.safe_load((Path(__file__).parents[3] / "flows/drafts/params.yaml").read_text())["lmask"]["smoke"]
+SMOKE = yaml.safe_load((Path(__file__).parents[3] / "params.yaml").read_text())["lmask"]["smoke"]
 SETS = ("medium", "hard", "dl")
 
 

@@ -19,7 +19,7 @@ def test_examples(name):
 
 
 def test_the_pages_snippets_run_one_after_the_other():
-    page = (ROOT / "flows/drafts/lmask.md").read_text()
+    page = (ROOT / "docs/papers/lmask.md").read_text()
     names: dict = {}
     exec("\n".join(re.findall(r"```python\n(.*?)```", page, re.S)), names)
     assert names["found"].solved.all()

@@ -5,7 +5,7 @@ import math
 import routing_stages
 import yaml
 
-from flows.drafts.lmask import paper
+from flows.lmask import paper
 from flows.engine.checks import SUFFIXES
 from tasks.routing import arms, datasets, evaluation, references, warm_starts
 
@@ -42,7 +42,7 @@ def test_figures_and_times_are_reported(smoke):
 
 
 def test_the_parameters_of_all_profiles_are_valid_and_name_each_others_sets():
-    sections = yaml.safe_load((routing_stages.Path(__file__).parents[3] / "flows/drafts/params.yaml").read_text())["lmask"]
+    sections = yaml.safe_load((routing_stages.Path(__file__).parents[3] / "params.yaml").read_text())["lmask"]
     for params in sections.values():
         sets = set(datasets.PrepareParams(**params["prepare"]).sets)
         solvers = references.ReferenceParams(**params["prepare-references"])

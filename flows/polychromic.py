@@ -10,7 +10,7 @@ from flows.engine.declare import Claim, Control, Deviation, Paper, Stage
 
 MAIN = ("ppo", "ppo_small", "reinforce", "poly")
 SETS = ("set_mean", "vine_single")
-ABLATIONS = ("poly_ucb", "ppo_ucb", "ppo_entropy", "set_additive")
+ABLATIONS = ("poly_w5", "poly_ucb", "ppo_ucb", "ppo_entropy", "set_additive")
 GOTO = ("ppo", "reinforce", "poly", "set_mean")
 LARGE = ("ppo", "reinforce", "poly", "poly_ucb")
 REFERENCES = ("pretrained", "ppo", "ppo_small", "reinforce", "set_mean", "vine_single")
@@ -276,6 +276,7 @@ paper = Paper(
             ),
             scale="reduced",
             why_scale="The paper's perturbation; unseen layouts are ours.",
+            control=Control("the same sets without diversity", swap={"poly": "set_mean"}),
         ),
         Claim(
             "diversity_comes_from_the_objective",

@@ -1,1 +1,0 @@
-"""Declarations of papers whose results are not recorded yet: no part of the collection until they move up."""
