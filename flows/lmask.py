@@ -14,7 +14,8 @@ LEARNED = ("medium", "hard", "dl")
 LARGE = ("medium100", "hard100")
 BUDGETS = (0, 5, 10, 25, 50, 100, 150, 200)
 ARMS = ("lmask", "pip", "norie", "rho0", "pomo")
-SEARCHED = ("lmask", "nobt", "norie", "rho0", "nearest", "deadline", "random", "lmask_ssl", "lmask_local")
+COARSE = ("lmask_ssl", "lmask_local", "nobt_ssl")
+SEARCHED = ("lmask", "nobt", "norie", "rho0", "nearest", "deadline", "random", *COARSE)
 REPEATED = ("lmask_live", "norie_each", "local_each")
 UNBOUNDED = ("nearest_unbounded", "lmask_unbounded")
 
@@ -39,7 +40,7 @@ def scored(*sets: str) -> list[str]:
         f"{braces('pip', 'greedy_l', 'greedy_c', 'pomo', *UNBOUNDED)}.{quantities}.{of}",
         f"{braces(*REPEATED)}_{budgets}.{quantities}.{of}",
         f"{braces(*REPEATED)}.{{largest_rise,rise_beyond_2se,left_at_r25}}.{of}",
-        f"{braces(*ARMS, 'nearest', 'deadline', 'random', 'lmask_ssl', 'lmask_local', *REPEATED, *UNBOUNDED)}.false_proofs.{of}",
+        f"{braces(*ARMS, 'nearest', 'deadline', 'random', *COARSE, *REPEATED, *UNBOUNDED)}.false_proofs.{of}",
         f"{{lmask,nobt,nearest}}_{braces('exhaustive', 'r150', 'r200')}.{{proved_infeasible,false_tours}}.{of}",
         f"{{lmask,random}}_{{r150,r200}}.length_ratio.{of}",
     ]

@@ -40,7 +40,7 @@ def map_parallel(work: Callable[[A], R], items: Iterable[A], *, workers: int | N
         for item in todo:
             yield _single_threaded(work, item)
         return
-    with ProcessPoolExecutor(count, mp_context=get_context("forkserver"), initializer=_start_worker) as pool:
+    with ProcessPoolExecutor(count, mp_context=get_context("forkserver"), initializer=_start_worker, initargs=(dict(os.environ),)) as pool:
         futures = [pool.submit(_single_threaded, work, item) for item in todo]
         try:
             for future in futures:
@@ -54,8 +54,12 @@ def map_parallel(work: Callable[[A], R], items: Iterable[A], *, workers: int | N
 _THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS", "VECLIB_MAXIMUM_THREADS")
 
 
-def _start_worker() -> None:
-    """One thread for numbers, and one that ends this process with the one that made it: a killed stage leaves no idle worker."""
+def _start_worker(environment: dict[str, str]) -> None:
+    """The caller's variables as they are now, one thread for numbers, and one that ends this process with the one that made it.
+
+    The server that workers are forked from has kept the variables of the time when it started. A killed stage leaves no idle worker.
+    """
+    os.environ.update(environment)
     _start_with_one_thread()
     parent = parent_process()
     if parent is not None:

@@ -31,6 +31,7 @@ LABELS = {
     "ppo_ucb": "PPO + UCB",
     "reinforce": "REINFORCE",
     "poly": "polychromic PPO",
+    "poly_w20": "polychromic PPO, W = 20",
     "poly_ucb": "polychromic PPO + UCB",
     "set_mean": "sets, d = 1",
     "set_additive": "sets, R + d / 2",
@@ -60,21 +61,26 @@ def draw_all(
 
 
 def draw_pass_at_k(judged: Mapping[tuple[str, int], Judged], count: int) -> Figure:
-    """pass@k against k (log), means over seeds; bands: one standard deviation."""
-    drawn, axes = figure(7.0, 4.2)
+    """pass@k against k (log), and 1 - pass@k on a log scale, where what is lost shows; means over seeds, bands: one standard deviation."""
+    drawn, axes = figure(10.5, 4.2, 1, 2)
     ks = np.unique(np.geomspace(1, count, 25).astype(int))
+    floor = 1e-3
     for i, arm in enumerate(dict.fromkeys(arm for arm, _ in judged)):
         solved = [one.successes["train"] for (name, _), one in judged.items() if name == arm]
         curve = np.array([[pass_at_k(c, count, int(k)).mean() for k in ks] for c in solved])
         style: dict[str, Any] = {"color": COLOURS[i % len(COLOURS)], "ls": "-" if i < len(COLOURS) else "--"}
-        axes.plot(ks, curve.mean(0), label=LABELS.get(arm, arm), **style)
+        axes[0].plot(ks, curve.mean(0), label=LABELS.get(arm, arm), **style)
+        axes[1].plot(ks, np.maximum(1 - curve.mean(0), floor), **style)
         if arm in ("pretrained", "ppo", "poly", "reinforce") and len(solved) > 1:
             spread = curve.std(0, ddof=1)
-            axes.fill_between(ks, curve.mean(0) - spread, curve.mean(0) + spread, color=style["color"], alpha=0.15, lw=0)
-    axes.set(xscale="log", xlabel="attempts k", ylabel="pass@k, training configurations", ylim=(None, 1.005))
-    axes.set_xticks([1, 2, 5, 10, 20, 50, 100][: int(np.searchsorted([1, 2, 5, 10, 20, 50, 100], count, "right"))])
-    axes.xaxis.set_major_formatter("{x:g}")
-    axes.legend(fontsize=8)
+            axes[0].fill_between(ks, curve.mean(0) - spread, curve.mean(0) + spread, color=style["color"], alpha=0.15, lw=0)
+    axes[0].set(ylabel="pass@k, training configurations", ylim=(None, 1.005))
+    axes[1].set(ylabel="not solved in k attempts", yscale="log", ylim=(floor * 0.9, None))
+    for panel in axes:
+        panel.set(xscale="log", xlabel="attempts k")
+        panel.set_xticks([1, 2, 5, 10, 20, 50, 100][: int(np.searchsorted([1, 2, 5, 10, 20, 50, 100], count, "right"))])
+        panel.xaxis.set_major_formatter("{x:g}")
+    axes[0].legend(fontsize=8)
     return drawn
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-from pydantic import Field, field_validator
+from pydantic import Field
 
 from tasks.common.formats import write_json
 from tasks.common.node import Log, Params
@@ -19,6 +19,7 @@ from tasks.offline_rl.learning_data import hold_out, learning_data
 from tasks.offline_rl.minari_episodes import open_minari, read_minari_episodes
 from tasks.offline_rl.offline_arms import Config, held_out_scores, train_arm
 from tasks.offline_rl.policies import Policies, write_policies
+from tasks.training.devices import PresentDevice
 
 Baseline = Literal["bc_plus", "bc", "cpl", "uniform", "iql", "td3bc", "rebrac", "cql", "awr"]
 
@@ -44,18 +45,7 @@ class ApplyParams(Params):
     episodes: int = Field(20, ge=0, description="rollouts per policy, where the data set's environment can be made; 0 for none")
     limit: int | None = Field(None, ge=2, description="read so many trajectories only")
     seed: int = Field(0, ge=0, description="seed of the split, the weights and the noise")
-    device: str = Field("cpu", description="torch device")
-
-    @field_validator("device")
-    @classmethod
-    def _device_is_here(cls, device: str) -> str:
-        import torch
-
-        try:
-            torch.empty(0, device=device)
-        except (RuntimeError, AssertionError):  # torch says AssertionError where it was built without the device
-            raise ValueError(f"torch has no device {device!r} on this machine; say cpu") from None
-        return device
+    device: PresentDevice = Field("cpu", description="torch device")
 
 
 def apply(params: ApplyParams, out: Path, log: Log) -> dict[str, float | int | str]:

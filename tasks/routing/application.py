@@ -32,6 +32,7 @@ from tasks.routing.readers import ReadInstances, Rounding, read_any
 from tasks.routing.reference_solvers import solve_with_pyvrp
 from tasks.routing.training import RouteParams, train_policy
 from tasks.routing.tsptw import tsptw
+from tasks.training.devices import PresentDevice
 
 LOOK_ALIKES = 256
 ENOUGH_LABELS = 32
@@ -55,7 +56,7 @@ class SolveParams(Params):
     pyvrp: bool = Field(True, description="solve with PyVRP too")
     iterations: int = Field(1000, ge=1, description="of PyVRP")
     seed: int = Field(0, ge=0, description="seed of training and of PyVRP")
-    device: str = Field("cpu", description="torch device of the network")
+    device: PresentDevice = Field("cpu", description="torch device of the network")
 
 
 @dataclass

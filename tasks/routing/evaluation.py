@@ -161,6 +161,8 @@ def plan_runs(params: EvaluateParams, inputs: Inputs, name: str, given: Evaluate
     coarse: tuple[Lookahead, ...] = ("ssl", "local")
     for lookahead in coarse:
         add(f"lmask_{lookahead}", trained["lmask"], "lmask", lookahead)
+    if "pip" in given.arms:
+        add("nobt_ssl", trained["pip"], "pip", "ssl")
     for rule in RULES:
         random = rule == "random"  # the other rules see no coordinates, so that all images are one
         add(rule, params.rules_seeds if random else 1, "", images=params.images if random else 1)

@@ -30,6 +30,7 @@ from tasks.single_cell.preprocessing import (
     presence_filter,
 )
 from tasks.single_cell.readers import read_cells
+from tasks.training.devices import PresentDevice
 
 if TYPE_CHECKING:
     from anndata import AnnData
@@ -56,7 +57,7 @@ class DenoiseParams(Params):
     steps: int = Field(1200, ge=1, description="training steps of the prior")
     draws: int = Field(40, ge=2, description="draws per cell that are averaged")
     seed: int = Field(0, ge=0, description="seed of everything; the same seed gives the same numbers")
-    device: str = Field("cpu", description="where to train and sample: cpu, cuda, cuda:1")
+    device: PresentDevice = Field("cpu", description="where to train and sample: cpu, cuda, cuda:1")
 
 
 def denoise(params: DenoiseParams, out: Path, log: Log) -> dict[str, float | str]:
@@ -81,7 +82,6 @@ def denoise(params: DenoiseParams, out: Path, log: Log) -> dict[str, float | str
     begun = time.perf_counter()
     if out.suffix != ".h5ad":
         raise ValueError(f"the result is an AnnData file: let its name end in .h5ad, got {out.name!r}")
-    _check_device(params.device)
     reference = read_cells(params.reference, params.labels, add_layer=False)
     query = read_cells(params.query, add_layer=False)
     check_reference_size(reference.n_obs, params.latents)
@@ -253,17 +253,6 @@ class _Bar:
 
     def step(self) -> None:
         next(self._items, None)
-
-
-def _check_device(device: str) -> None:
-    import torch
-
-    try:
-        kind = torch.device(device).type
-    except RuntimeError:
-        raise ValueError(f"unknown device {device!r}; give cpu, cuda or cuda:1") from None
-    if kind == "cuda" and not torch.cuda.is_available():
-        raise ValueError(f"device {device!r} is not available on this machine; use --device cpu")
 
 
 def _check_total(cells: AnnData, name: str) -> None:

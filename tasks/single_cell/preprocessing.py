@@ -123,7 +123,8 @@ def check_kind(matrix: Any, kind: str, name: str = "data") -> str:
         meaning = {"raw": "raw counts", "log": "log-normalised values"}
         raise ValueError(
             f"{name} is said to hold {meaning[kind]}, but looks like {meaning[found]} "
-            f"({100 * whole:.0f} % of the non-zero values are whole, the largest is {top:.4g}); pass counts={found!r} or the other matrix"
+            f"({100 * whole:.0f} % of the non-zero values are whole, the largest is {top:.4g}); "
+            f"pass counts={found!r} (--counts {found} on the command line) or the other matrix"
         )
     return found
 

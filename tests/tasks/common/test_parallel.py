@@ -62,6 +62,12 @@ def test_workers_end_with_the_process_that_made_them():
     assert not alive
 
 
+def test_workers_see_the_variables_of_the_caller_although_their_server_started_before(monkeypatch):
+    assert os.getpid() not in set(map_parallel(process, range(2), workers=2))  # the server runs from here on
+    monkeypatch.setenv("A_LATE_VARIABLE", "seen")
+    assert list(map_parallel(os.getenv, ["A_LATE_VARIABLE"] * 2, workers=2)) == ["seen", "seen"]
+
+
 def test_workers_allowed(monkeypatch):
     monkeypatch.setenv("PAPERS_THREADS", "3")
     assert workers_allowed() == 3

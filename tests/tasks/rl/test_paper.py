@@ -8,8 +8,8 @@ from pathlib import Path
 import polychromic_stages
 import pytest
 
-from flows.polychromic import paper
 from flows.engine.checks import Evidence
+from flows.polychromic import paper
 
 pytestmark = pytest.mark.xdist_group("polychromic")
 ROOT = Path(__file__).parents[3]

@@ -5,8 +5,8 @@ import math
 import routing_stages
 import yaml
 
-from flows.lmask import paper
 from flows.engine.checks import SUFFIXES
+from flows.lmask import paper
 from tasks.routing import arms, datasets, evaluation, references, warm_starts
 
 

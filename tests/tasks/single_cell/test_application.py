@@ -221,7 +221,7 @@ def test_the_most_variable_genes_are_kept(cohort):
         (lambda f, c: write(f / "ref.h5ad", c.reference[:5]), {}, "the reference has 5 cells but 5 latent dimensions"),
         (lambda f, c: None, {"labels": "celltype"}, r"has no label column 'celltype' \(columns: cell_type\)"),
         (lambda f, c: (f / "query.h5ad").write_text("cells"), {}, r"query.h5ad cannot be read as an AnnData file"),
-        (lambda f, c: None, {"device": "tpu:x"}, "unknown device 'tpu:x'"),
+        (lambda f, c: None, {"device": "tpu:x"}, "torch has no device 'tpu:x'"),
         (
             lambda f, c: write(f / "ref.h5ad", c.reference * (np.arange(150)[:, None] % 2 == np.arange(120) % 2)),
             {"presence": 0.6},
