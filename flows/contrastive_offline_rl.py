@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from flows.engine.checks import Check, all_of, at_least, at_most, better_than, first_measured, k_of
-from flows.engine.declare import Claim, Control, Deviation, Paper, Stage
+from flows.engine.declare import Claim, Control, Deviation, Paper, Stage, braces
 
 MAIN = "medium"
 OTHERS = ("goals", "umaze", "reacher", "no_failures")
@@ -28,11 +28,6 @@ TASKS = (
 REWARDED = ("pen_human", "door_cloned", "hammer_cloned", "relocate_expert")
 PAPER_TASKS = (*REWARDED, "walker2d_medium")
 D4RL_ARMS = ("preforl", "preforl_a", "preforl_s", "cpl", "bc", "bc_plus", "iql", "td3bc", "rebrac", "cql", "awr")
-
-
-def braces(*options: str) -> str:
-    """`{a,b}` of a and b."""
-    return "{" + ",".join(options) + "}"
 
 
 def success(arm: str, data: str = MAIN) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from flows.engine.checks import Check, all_of, at_least, at_most, better_than, between
-from flows.engine.declare import Claim, Control, Deviation, Paper, Stage
+from flows.engine.declare import Claim, Control, Deviation, Paper, Stage, braces
 
 ENVIRONMENTS = ("cartpole", "acrobot", "mountaincar")
 EXACT = {"boston": "syn_k115", "concrete": "syn_k100", "diabetes": "syn_k100"}
@@ -37,11 +37,6 @@ DISTILLED = (
 )
 RETURNS = ("return", "return_residual", "normalised_return", "normalised_return_residual")
 HELDOUT = tuple(f"{bank}_{quantity}" for bank in ("heldout", "heldout_features", "heldout_mlp") for quantity in ("loss_error", "ratio"))
-
-
-def braces(*options: str) -> str:
-    """`{a,b}` of a and b."""
-    return "{" + ",".join(options) + "}"
 
 
 def supervised_metrics() -> list[str]:

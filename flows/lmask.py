@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from flows.engine.checks import all_of, at_least, at_most, better_than
-from flows.engine.declare import Claim, Control, Deviation, Paper, Stage
+from flows.engine.declare import Claim, Control, Deviation, Paper, Stage, braces
 
 LEARNED = ("medium", "hard", "dl")
 LARGE = ("medium100", "hard100")
@@ -18,11 +18,6 @@ COARSE = ("lmask_ssl", "lmask_local", "nobt_ssl")
 SEARCHED = ("lmask", "nobt", "norie", "rho0", "nearest", "deadline", "random", *COARSE)
 REPEATED = ("lmask_live", "norie_each", "local_each")
 UNBOUNDED = ("nearest_unbounded", "lmask_unbounded")
-
-
-def braces(*options: object) -> str:
-    """`{a,b}` of a and b."""
-    return "{" + ",".join(map(str, options)) + "}"
 
 
 def scored(*sets: str) -> list[str]:

@@ -6,7 +6,7 @@ from itertools import pairwise, product
 from typing import Any
 
 from flows.engine.checks import Check, all_of, at_least, at_most, better_than, first_measured
-from flows.engine.declare import Claim, Control, Deviation, Paper, Stage
+from flows.engine.declare import Claim, Control, Deviation, Paper, Stage, braces
 
 MAIN = ("ppo", "ppo_small", "reinforce", "poly")
 SETS = ("set_mean", "vine_single")
@@ -19,11 +19,6 @@ PAIRED = ("pass1", "pass10", "pass20", "diversity4", "entropy_nats")
 CREATIVE = ("pretrained", "ppo", "poly", "set_mean", "set_additive", "poly_n8", "poly_n16", "poly_n32")
 BABYAI = ("goto", "pickup", "bosslevel")
 SIZES = ("poly", "poly_n8", "poly_n16")
-
-
-def braces(*options: str) -> str:
-    """`{a,b}` of a and b."""
-    return "{" + ",".join(options) + "}"
 
 
 def pairs(arms: tuple[str, ...], references: tuple[str, ...], quantities: tuple[str, ...], data: tuple[str, ...]) -> list[str]:

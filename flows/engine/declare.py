@@ -205,6 +205,16 @@ class Paper:
         return flow
 
 
+def braces(*options: object) -> str:
+    """The pattern of any of these: `{a,b}` of a and b.
+
+    Example:
+        >>> expand(f"{braces('ui', 'naive')}.coverage")
+        ['ui.coverage', 'naive.coverage']
+    """
+    return "{" + ",".join(map(str, options)) + "}"
+
+
 def expand(pattern: str) -> list[str]:
     """Expand `{a,b}` alternatives like a shell does: `"{ui,naive}.coverage"` gives two names."""
     found = re.search(r"\{([^{}]*)\}", pattern)
