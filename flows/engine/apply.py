@@ -79,7 +79,8 @@ def apply(function: str, params: Params, out: Path, *, overwrite: bool = False) 
         if not partial.exists():
             raise RuntimeError(f"{function} wrote nothing to {partial.name}; it must write to the path that it is given")
         for figure in log.figures:
-            figure.replace(out.with_name(f"{out.stem}.{figure.name}"))
+            drawn = figure.replace(out.with_name(f"{out.stem}.{figure.name}"))
+            log.message(f"drew {drawn}")
         if out.is_dir():
             out.rename(Path(folder) / "replaced")
         partial.replace(out)
