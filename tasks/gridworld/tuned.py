@@ -103,7 +103,7 @@ def _tune(job: tuple[TuneParams, Path, Path, Path, str, int]) -> tuple[dict[str,
             skipped.append(told["skipped"])
         if taken == 0 or taken >= (len(rows) // 4) * spacing:
             eyes = np.random.default_rng([params.seed, s, 7, len(rows)])
-            tried = attempts(worlds, policy.behaviour, configs, params.tries, eyes)
+            tried = attempts(worlds, policy.onlooker().behaviour, configs, params.tries, eyes)
             seen = {
                 "success": tried.pass_at(1),
                 f"pass{params.tries}": tried.pass_at(params.tries),

@@ -60,6 +60,14 @@ class TablePolicy:
         self._probability = _Table(len(features), lambda rows: self.actor(self.features[rows]).softmax(-1))
         self._value = _Table(len(features), lambda rows: self.critic(self.features[rows])[:, 0])
 
+    def onlooker(self) -> TablePolicy:
+        """The same weights with tables of its own.
+
+        Which rows a table computes together decides their last bits, and training carries these on. Who only looks at a policy in training
+        asks its onlooker, so that the looks change nothing.
+        """
+        return TablePolicy(self.features, self.actor, self.critic)
+
     def logits(self, observation: np.ndarray) -> torch.Tensor:
         """Action logits (N, A)."""
         inputs, place = self._distinct(observation)

@@ -3,7 +3,8 @@ import polychromic_stages
 import pytest
 
 from tasks.common.formats import read_parquet
-from tasks.gridworld.tuned import TuneParams, mean_curves
+from tasks.common.node import Inputs, NullLog
+from tasks.gridworld.tuned import TuneParams, mean_curves, train
 
 pytestmark = pytest.mark.xdist_group("polychromic")
 
@@ -33,6 +34,14 @@ def test_curves_look_at_the_policy_from_the_start_to_the_end(smoke):
         assert own["env_steps"].iloc[0] == 0
         assert own["env_steps"].is_monotonic_increasing
     assert set(table["name"]) == {"success", "pass4", "diversity4", "entropy_nats"}
+
+
+def test_looking_more_often_changes_no_weights(smoke, tmp_path):
+    params = TuneParams(**{**polychromic_stages.SECTIONS["smoke"]["train"]["fourrooms"], "looks": 7, "seeds": 1})
+    folder = smoke[2]
+    train(params, Inputs({need: folder / need for need in ("prepare-fourrooms", "warmstart-fourrooms")}), tmp_path, NullLog())
+    for path in tmp_path.glob("*.safetensors"):
+        assert path.read_bytes() == (folder / "train-fourrooms" / path.name).read_bytes(), path.name
 
 
 def test_curves_are_averaged_over_seeds_on_a_grid():
