@@ -49,6 +49,9 @@ class Served:
         return found[0]
 
 
+ENDED_WITHIN_S = 180  # three servers, each of which may take its grace period twice
+
+
 def serve(folder: Path) -> Iterator[Served]:
     """Serve a checkout until the generator is resumed, then interrupt it and see to it that nothing is left."""
     ports = [free_port(), free_port()]
@@ -73,13 +76,13 @@ def serve(folder: Path) -> Iterator[Served]:
         yield Served(folder, f"http://127.0.0.1:{ports[0]}", f"http://127.0.0.1:{ports[1]}", said)
         children = psutil.Process(process.pid).children(recursive=True)
         process.send_signal(signal.SIGINT)
-        assert process.wait(90) == 0
+        assert process.wait(ENDED_WITHIN_S) == 0
         assert [child for child in children if child.is_running() and child.status() != psutil.STATUS_ZOMBIE] == []
         assert not (folder / ".prefect/server.json").exists()
     finally:
         if process.poll() is None:
             process.terminate()
-            process.wait(90)
+            process.wait(ENDED_WITHIN_S)
 
 
 def outcomes(
