@@ -43,21 +43,30 @@ def window_mask(valid: Tensor, count: Tensor) -> Tensor:
 
 
 def top_mask(scores: Tensor, candidates: Tensor, count: Tensor) -> Tensor:
-    """The `count` (...,) candidates with the largest scores in every row (..., n); ties go to the keys that torch.topk prefers."""
+    """The `count` candidates with the largest scores in every row; ties go to the keys that torch.topk prefers.
+
+    Args:
+        scores: (..., R, n).
+        candidates: bool, broadcastable to `scores`.
+        count: how many, broadcastable to (..., R), at most as many as there are candidates.
+
+    Returns:
+        bool, (..., R, n).
+    """
     most = int(count.max()) if count.numel() else 0
-    chosen = torch.zeros_like(candidates)
+    chosen = torch.zeros(scores.shape, dtype=torch.bool, device=scores.device)
     if most == 0:
         return chosen
-    order = scores.masked_fill(~candidates, -math.inf).topk(most, dim=-1).indices
-    kept = torch.arange(most, device=scores.device) < count[..., None].minimum(candidates.sum(-1, keepdim=True))
-    return chosen.scatter_(-1, order, kept)
+    order = scores.masked_fill(~candidates, -math.inf).topk(most, dim=-1, sorted=bool((count != most).any())).indices
+    kept = torch.arange(most, device=scores.device) < count[..., None]
+    return chosen.scatter_(-1, order, kept.expand(order.shape))
 
 
 def deterministic_set(valid: Tensor, scores: Tensor, sink: Size, window: Size, heavy: Size) -> Tensor:
     """Keys that every row reads: its first and last ones, and those of the rest that the predictor ranks highest.
 
     Args:
-        valid: bool, (..., R, n).
+        valid: bool, broadcastable to `scores`.
         scores: (..., R, n).
         sink: size of the beginning, as a number or a share of the valid keys.
         window: size of the end.
@@ -67,9 +76,10 @@ def deterministic_set(valid: Tensor, scores: Tensor, sink: Size, window: Size, h
         bool, (..., R, n). Where beginning and end overlap, a key counts once.
     """
     counts = valid.sum(-1)
-    chosen = sink_mask(valid, size_of(sink, counts)) | window_mask(valid, size_of(window, counts))
-    rest = valid & ~chosen
-    return chosen | top_mask(scores, rest, size_of(heavy, counts).minimum(rest.sum(-1)))
+    ends = sink_mask(valid, size_of(sink, counts)) | window_mask(valid, size_of(window, counts))
+    rest = valid & ~ends
+    count = size_of(heavy, counts).minimum(rest.sum(-1))
+    return top_mask(scores, rest, count) | ends
 
 
 def random_order(residual: Tensor, generator: torch.Generator) -> Tensor:
@@ -83,19 +93,22 @@ def random_order(residual: Tensor, generator: torch.Generator) -> Tensor:
         generator: randomness.
 
     Returns:
-        int64, (..., R, n).
+        int32, (..., R, n).
     """
     *lead, rows, n = residual.shape
     heads = math.prod(lead)
     device = residual.device
-    keys = torch.rand(heads, n, generator=generator, device=device)
-    start = torch.randint(n, (heads, rows), generator=generator, device=device)
-    position = keys.argsort(-1).argsort(-1)  # (heads, n): where a key stands in the permutation
-    turned = (position[:, None, :] - start[:, :, None]) % n  # (heads, rows, n)
+    order = torch.rand(heads, n, generator=generator, device=device).argsort(-1)  # (heads, n): position at each place
+    place = torch.empty_like(order).scatter_(-1, order, torch.arange(n, device=device).expand(heads, n))
+    start = torch.randint(n, (heads, rows, 1), generator=generator, device=device)
     flat = residual.reshape(heads, rows, n)
-    at = torch.empty_like(turned).scatter_(-1, turned, torch.arange(n, device=device).expand(heads, rows, n))
-    places = flat.gather(-1, at).cumsum(-1).gather(-1, turned)
-    return places.masked_fill(~flat, n + 1).reshape(residual.shape)
+    seen = flat.gather(-1, order[:, None].expand(-1, rows, -1)).cumsum(-1, dtype=torch.int32)  # residual keys up to each place
+    # Turned so that a row begins at its own start: subtract what was seen before it, and add the total to the places before it.
+    total = seen[..., -1:]
+    before = torch.where(start > 0, seen.gather(-1, (start - 1).clamp(min=0)), 0)
+    ranks = seen.gather(-1, place[:, None].expand(-1, rows, -1)) - before
+    ranks = torch.where(ranks <= 0, ranks + total, ranks)
+    return ranks.masked_fill(~flat, n + 1).reshape(residual.shape)
 
 
 def draw_counts(residual: Tensor, count: Tensor, generator: torch.Generator) -> Tensor:
