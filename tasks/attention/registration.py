@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from tasks.attention.vattention import VAttentionConfig, Vattention, warn_about
+from tasks.attention.vattention import Vattention, VAttentionConfig, warn_about
 from tasks.attention.weighted import causal_valid, repeat_heads, scaled_logits, weighted_attention
 
 if TYPE_CHECKING:
