@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from tasks.attention.weighted import exponentials
+from tasks.attention.weighted import exponentials, mix_values
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -35,11 +35,11 @@ class Exact:
 
     @classmethod
     def of(cls, logits: Tensor, valid: Tensor, values: Tensor) -> Exact:
-        """From logits (..., R, n), valid keys and values (..., n, d)."""
+        """From logits (..., R, n), valid keys and values (..., n, d), or with fewer heads."""
         e = exponentials(logits, valid)
         total = e.sum(-1)
         counts = valid.sum(-1).expand(total.shape)
-        return cls(e, total, (e @ values.float()) / total[..., None].clamp(min=torch.finfo(torch.float32).tiny), counts)
+        return cls(e, total, mix_values(e, values) / total[..., None].clamp(min=torch.finfo(torch.float32).tiny), counts)
 
     def entropy(self) -> Tensor:
         """Entropy of the softmax in nats, (..., R)."""
@@ -74,7 +74,7 @@ def row_errors(exact: Exact, weights: Tensor, values: Tensor, output: Tensor | N
     weighted = weights * exact.e
     total = weighted.sum(-1)
     if output is None:
-        output = (weighted @ values.float()) / total[..., None].clamp(min=torch.finfo(torch.float32).tiny)
+        output = mix_values(weighted, values) / total[..., None].clamp(min=torch.finfo(torch.float32).tiny)
     size = torch.linalg.vector_norm(exact.output, dim=-1).clamp(min=torch.finfo(torch.float32).tiny)
     return RowErrors(
         density=(weights > 0).sum(-1) / exact.counts.clamp(min=1),

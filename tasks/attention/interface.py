@@ -28,7 +28,7 @@ class Method(Protocol):
             valid: bool, broadcastable to `logits`: the keys that causality and padding allow; at least one per row.
             scores: a predictor's scores, (..., R, n), used only to rank keys; the logits themselves are the oracle.
             generator: randomness of this call.
-            values: (..., n, d) with the same leading dimensions as `logits` (heads already repeated), for methods that look at them.
+            values: (B, G, n, d), for methods that look at them.
 
         Returns:
             Weights, float32, (..., R, n).

@@ -8,10 +8,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-import torch
-
 from tasks.attention.registration import attention_implementation, attention_layers
-from tasks.attention.weighted import causal_valid, repeat_heads, scaled_logits
+from tasks.attention.weighted import causal_valid, scaled_logits
+from tasks.language_models.cache import prefill
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -52,8 +51,8 @@ class Recorded:
         return causal_valid(self.query.shape[2], self.key.shape[2], self.query.device)
 
     def values(self) -> Tensor:
-        """Float32 (1, H, n, d), heads repeated."""
-        return repeat_heads(self.value, self.query.shape[1]).float()
+        """Float32 (1, G, n, d)."""
+        return self.value.float()
 
 
 def record(model: Any, context: Tensor, following: Tensor, layers: Sequence[int] | None = None) -> list[Recorded]:
@@ -68,10 +67,11 @@ def record(model: Any, context: Tensor, following: Tensor, layers: Sequence[int]
     Returns:
         One entry per layer, in order, in the model's dtype.
     """
-    from transformers import AttentionInterface, AttentionMaskInterface, DynamicCache
+    from transformers import AttentionInterface, AttentionMaskInterface
     from transformers.masking_utils import sdpa_mask
 
-    wanted = {int(m.layer_idx) for m in attention_layers(model)} if layers is None else set(layers)
+    every: list[Any] = attention_layers(model)
+    wanted = {int(module.layer_idx) for module in every} if layers is None else set(layers)
     kept: dict[int, Recorded] = {}
 
     def recording(module: Any, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, **kwargs: Any) -> tuple[Tensor, None]:
@@ -81,12 +81,10 @@ def record(model: Any, context: Tensor, following: Tensor, layers: Sequence[int]
 
     AttentionInterface.register(RECORDER, recording)
     AttentionMaskInterface.register(RECORDER, sdpa_mask)
-    cache = DynamicCache(config=model.config)
-    with torch.inference_mode():
-        with attention_implementation(model, "sdpa"):
-            model(input_ids=context, cache=cache, use_cache=True, logits_to_keep=1)
-        with attention_implementation(model, RECORDER):
-            model(input_ids=following, cache=cache, use_cache=True, logits_to_keep=1)
+    with attention_implementation(model, "sdpa"):
+        cache, _ = prefill(model, context)
+    with attention_implementation(model, RECORDER):
+        cache.append(following)
     return [kept[layer] for layer in sorted(kept)]
 
 

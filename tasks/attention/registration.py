@@ -43,7 +43,7 @@ class Observed:
         logits: (B, H, R, n), float32.
         valid: bool, broadcastable to `logits`.
         weights: (B, H, R, n).
-        values: (B, H, n, d), heads repeated.
+        values: (B, G, n, d), float32.
         output: (B, H, R, d), float32.
     """
 
@@ -218,7 +218,7 @@ def attention_forward(
     state = _state_of(module, n)
     step = state.steps.get(layer, 0)
     generator = state.generator(layer, query.device)
-    values = repeat_heads(value, query.shape[1])
+    values = value.float()
     block = max(1, ELEMENTS // (query.shape[0] * query.shape[1] * n))
     outputs = []
     for start in range(0, rows, block):
@@ -272,7 +272,7 @@ def _exact(
     """Dense attention of a prefill."""
     if softcap is not None:
         logits = _capped(scaled_logits(query, key, scaling), softcap)
-        return weighted_attention(logits, valid.expand(logits.shape).float(), repeat_heads(value, query.shape[1])).to(query.dtype)
+        return weighted_attention(logits, valid.expand(logits.shape).float(), value).to(query.dtype)
     k, v = repeat_heads(key, query.shape[1]), repeat_heads(value, query.shape[1])
     seen = None if mask is None else valid
     causal = mask is None and query.shape[2] > 1

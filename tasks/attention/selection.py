@@ -144,4 +144,6 @@ def sample_weights(fixed: Tensor, counts: Tensor, n_s: Tensor, b: Tensor) -> Ten
         >>> sample_weights(torch.tensor([True, False, False]), torch.tensor([0, 1, 0]), torch.tensor(2), torch.tensor(1)).tolist()
         [1.0, 2.0, 0.0]
     """
-    return fixed.float() + counts.float() * (n_s.float() / b.clamp(min=1).float())[..., None]
+    share = (n_s.float() / b.clamp(min=1).float())[..., None]
+    drawn = torch.where(counts, share, 0.0) if counts.dtype == torch.bool else counts * share
+    return drawn.masked_fill(fixed, 1.0)

@@ -16,7 +16,7 @@ from pydantic import Field, field_validator
 
 from tasks.attention.budgets import combined_budget, finite_population, normal_quantile, sdpa_shares, sum_budget, whole_budget
 from tasks.attention.selection import deterministic_set, draw_counts, random_order, sample_weights, size_of
-from tasks.attention.weighted import causal_valid, exponentials, repeat_heads, scaled_logits, weighted_attention
+from tasks.attention.weighted import causal_valid, exponentials, mix_values, scaled_logits, weighted_attention
 from tasks.common.node import Params
 
 if TYPE_CHECKING:
@@ -127,7 +127,7 @@ def select(
         config: what is asked for.
         generator: randomness of the sample.
         scores: a predictor's scores (..., R, n); the logits by default, which makes an oracle.
-        values: (..., n, d), needed by the modes `numerator` and `sdpa`.
+        values: (..., n, d), or with fewer heads; needed by the modes `numerator` and `sdpa`.
 
     Returns:
         The selection.
@@ -161,7 +161,7 @@ def select(
         counts = torch.where((b == n_s)[..., None], residual.long(), draw_counts(residual, b, generator))
     else:
         order = places if config.nested else random_order(residual, generator)
-        counts = (order <= b[..., None]).long()
+        counts = order <= b[..., None]
     return Selection(sample_weights(fixed, counts, n_s, b), fixed, n_s, b0, b, wanted)
 
 
@@ -171,21 +171,20 @@ def _wanted(config: VAttentionConfig, e: Tensor, fixed: Tensor, base: Tensor, n_
     z = normal_quantile(delta, config.z)
     size = base.sum(-1).float()
     spread = torch.clamp(size - (0 if config.oracle_stats else 1), min=1)  # ddof 1 for estimates
-    sampled = torch.where(base, e, 0.0)
+    sampled = e.masked_fill(~base, 0.0)
     mean = sampled.sum(-1) / size.clamp(min=1)
     budgets = []
     if config.mode in ("denominator", "sdpa"):
         # Two passes: the one-pass variance cancels where all scores are nearly equal.
-        variance = torch.where(base, (e - mean[..., None]).square(), 0.0).sum(-1) / spread
-        total = torch.where(fixed, e, 0.0).sum(-1) + n_s * mean
+        variance = (e - mean[..., None]).masked_fill_(~base, 0.0).square_().sum(-1) / spread
+        total = e.masked_fill(~fixed, 0.0).sum(-1) + n_s * mean
         budgets.append(sum_budget(n_s, variance.sqrt(), total, epsilon, z))
     if config.mode in ("numerator", "sdpa"):
         assert values is not None
-        v = values.float()
-        inside = (sampled @ v) / size.clamp(min=1)[..., None]  # (..., R, d): mean of e V
-        squares = (sampled.square() @ v.square().sum(-1, keepdim=True))[..., 0]  # sum of |e V|^2
+        inside = mix_values(sampled, values) / size.clamp(min=1)[..., None]  # (..., R, d): mean of e V
+        squares = mix_values(sampled.square(), values.float().square().sum(-1, keepdim=True))[..., 0]  # sum of |e V|^2
         trace = ((squares - size * inside.square().sum(-1)) / spread).clamp(min=0)
-        total = torch.linalg.vector_norm(torch.where(fixed, e, 0.0) @ v + n_s[..., None] * inside, dim=-1)
+        total = torch.linalg.vector_norm(mix_values(e.masked_fill(~fixed, 0.0), values) + n_s[..., None] * inside, dim=-1)
         budgets.append(sum_budget(n_s, trace.sqrt(), total, epsilon, z))
     draws = budgets[0] if len(budgets) == 1 else combined_budget(*budgets)
     return finite_population(draws, n_s) if config.fpc else draws
@@ -249,9 +248,8 @@ def attend(
     logits = scaled_logits(query, key, scaling)
     if valid is None:
         valid = causal_valid(query.shape[2], key.shape[2], query.device)
-    values = repeat_heads(value, query.shape[1])
-    chosen = select(logits, valid, config, generator, scores, values)
-    return weighted_attention(logits, chosen.weights, values).to(query.dtype), chosen
+    chosen = select(logits, valid, config, generator, scores, value)
+    return weighted_attention(logits, chosen.weights, value).to(query.dtype), chosen
 
 
 def warn_about(config: VAttentionConfig, n: int) -> None:

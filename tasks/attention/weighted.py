@@ -22,15 +22,34 @@ def repeat_heads(tensor: Tensor, heads: int) -> Tensor:
         ValueError: if H is not a multiple of G.
     """
     groups = tensor.shape[1]
-    if heads % groups:
-        raise ValueError(f"{heads} query heads cannot share {groups} key/value heads evenly; heads must be a multiple of {groups}")
+    _check_heads(heads, groups)
     return tensor if heads == groups else tensor.repeat_interleave(heads // groups, dim=1)
 
 
+def _check_heads(heads: int, groups: int) -> None:
+    if heads % groups:
+        raise ValueError(f"{heads} query heads cannot share {groups} key/value heads evenly; heads must be a multiple of {groups}")
+
+
 def scaled_logits(query: Tensor, key: Tensor, scaling: float | None = None) -> Tensor:
-    """Products of queries (B, H, R, d) and keys (B, G, n, d) in float32, times `scaling` (default 1 / sqrt(d)): (B, H, R, n)."""
+    """Products of queries (B, H, R, d) and keys (B, G, n, d) in float32, times `scaling` (default 1 / sqrt(d)): (B, H, R, n).
+
+    Raises:
+        ValueError: if H is not a multiple of G.
+    """
     factor = 1 / math.sqrt(query.shape[-1]) if scaling is None else scaling
-    return query.float() @ repeat_heads(key, query.shape[1]).float().transpose(-1, -2) * factor
+    _check_heads(query.shape[1], key.shape[1])
+    folded = query.float().mul(factor).reshape(query.shape[0], key.shape[1], -1, query.shape[-1])  # a group's heads lie together
+    return (folded @ key.float().transpose(-1, -2)).view(*query.shape[:3], key.shape[2])
+
+
+def mix_values(shares: Tensor, values: Tensor) -> Tensor:
+    """Shares (..., R, n) of keys times their values (..., n, d), which may have fewer heads than the shares: (..., R, d), float32."""
+    if values.shape[:-2] == shares.shape[:-2]:
+        return shares @ values.float()
+    *lead, rows, n = shares.shape
+    folded = shares.reshape(*values.shape[:-2], -1, n)
+    return (folded @ values.float()).view(*lead, rows, values.shape[-1])
 
 
 def causal_valid(rows: int, n: int, device: str | torch.device = "cpu", window: int | None = None) -> Tensor:
@@ -53,7 +72,7 @@ def weighted_attention(logits: Tensor, weights: Tensor, values: Tensor) -> Tenso
     Args:
         logits: (..., R, n), float32.
         weights: (..., R, n), 0 where a key is not read.
-        values: (..., n, d).
+        values: (..., n, d), or with fewer heads, which groups of neighbouring heads share.
 
     Returns:
         (..., R, d), float32. A row that reads nothing gives 0.
@@ -64,4 +83,4 @@ def weighted_attention(logits: Tensor, weights: Tensor, values: Tensor) -> Tenso
         [[2.5]]
     """
     e = weights * exponentials(logits, weights > 0)
-    return (e @ values.float()) / e.sum(-1, keepdim=True).clamp(min=torch.finfo(torch.float32).tiny)
+    return mix_values(e, values) / e.sum(-1, keepdim=True).clamp(min=torch.finfo(torch.float32).tiny)

@@ -23,7 +23,7 @@ def test_shapes_and_order(recorded):
     assert layers[0].key.shape == layers[0].value.shape == (1, 2, 90, 8)
     assert layers[0].logits().shape == (1, 6, 10, 90)
     assert layers[0].valid().shape == (10, 90)
-    assert layers[0].values().shape == (1, 6, 90, 8)
+    assert layers[0].values().shape == (1, 2, 90, 8)
 
 
 def test_what_is_recorded_is_what_exact_attention_inside_the_model_sees(recorded):
