@@ -20,7 +20,6 @@ from tasks.language_models.wheel_asset import COMMAND, GGUF, gguf_file
 
 FOLDER = "model"
 NAME = "SmolLM2-135M-Instruct"
-REQUIRED = ("gguf", "accelerate")
 PROBE = (
     "The capital of France is Paris, and the capital of Italy is Rome. Water boils when it is heated to one hundred degrees Celsius. "
     "There are seven days in a week and twelve months in a year."
@@ -88,11 +87,7 @@ def convert(gguf: Path, folder: Path) -> None:
         FileNotFoundError: if there is no such file, with the command that fetches it.
         AssetMissing: if `gguf` or `accelerate`, which transformers needs for this, is not installed.
     """
-    from importlib.util import find_spec
-
-    for package in REQUIRED:
-        if find_spec(package) is None:
-            raise AssetMissing(package, f"pip install {package}")
+    _require_readers()
     if not gguf.is_file():
         raise FileNotFoundError(f"{gguf} is missing; fetch the wheel with `{COMMAND}` and unpack {GGUF} from it")
     import torch
@@ -103,6 +98,16 @@ def convert(gguf: Path, folder: Path) -> None:
         model: Any = AutoModelForCausalLM.from_pretrained(gguf.parent, gguf_file=gguf.name, dtype=torch.float32)
     forget_quantisation(model)
     save(model.to(torch.bfloat16), tokenizer, folder, NAME)
+
+
+def _require_readers() -> None:
+    # transformers imports them by name; imported here so that a stage of this module tracks their versions.
+    try:
+        import accelerate
+        import gguf
+    except ImportError as error:
+        raise AssetMissing(str(error.name), f"pip install {error.name}") from None
+    del accelerate, gguf
 
 
 def forget_quantisation(model: Any) -> None:

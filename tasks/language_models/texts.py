@@ -72,7 +72,7 @@ def token_sequences(
             ids = torch.tensor(found[: count * length], dtype=torch.int64).reshape(count, length)
             return TokenTexts(ids, hashlib.sha256(ids.numpy().tobytes()).hexdigest())
     raise ValueError(
-        f"ask for less text or add packages: {', '.join(packages)} hold {len(found)} tokens of docstrings for {side}, fewer than {count} x {length}"
+        f"ask for less text or add packages: {', '.join(packages)} hold {len(found)} tokens for {side}, fewer than {count} x {length}"
     )
 
 
