@@ -17,10 +17,16 @@ class KeyValueCache:
     Keys and values of layer `i` have shape (B, H_kv, n, d). Cropping never copies, so `fork` before writing to a shared prefix.
 
     Example:
-        >>> cache = KeyValueCache(model)                       # doctest: +SKIP
-        >>> logits = cache.append(context_ids)                 # (B, 1, vocabulary), after the whole context
-        >>> answer = cache.append(answer_ids, keep=0)          # (B, T, vocabulary), one row per new token
-        >>> cache.crop(context_ids.shape[1])                   # forget the answer
+        >>> import torch
+        >>> from tasks.language_models.random_llama import RandomLlamaParams, random_model
+        >>> cache = KeyValueCache(random_model(RandomLlamaParams(), 300))
+        >>> tuple(cache.append(torch.arange(10)[None]).shape)  # after the whole context
+        (1, 1, 300)
+        >>> tuple(cache.append(torch.arange(4)[None], keep=0).shape)  # one row per new token
+        (1, 4, 300)
+        >>> cache.crop(10)  # forget the answer
+        >>> cache.length
+        10
     """
 
     def __init__(self, model: Any, store: Any = None) -> None:

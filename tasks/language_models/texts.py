@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 PACKAGES = ("numpy", "scipy", "pandas", "sklearn")
 Side = Literal["calibration", "evaluation"]
 SIDES: tuple[Side, ...] = ("calibration", "evaluation")
+COPIED = {"distutils", "externals", "array_api_compat", "array_api_extra", "_vendor"}
+"""Folders whose files other packages hold too."""
 SHORTEST = 400
 """Characters below which a docstring is left out."""
 
@@ -88,7 +90,7 @@ def documents(seed: int, side: Side = "evaluation", packages: Sequence[str] = PA
 
 
 def source_files(packages: Sequence[str] = PACKAGES) -> list[tuple[str, Path]]:
-    """(name inside the package, path) of every Python file, tests left out, sorted by name."""
+    """(name inside the package, path) of every Python file but tests and copies of other packages, sorted by name."""
     found = []
     for package in packages:
         spec = find_spec(package)  # finds, does not execute
@@ -96,7 +98,7 @@ def source_files(packages: Sequence[str] = PACKAGES) -> list[tuple[str, Path]]:
             raise ModuleNotFoundError(f"package {package!r} is not installed; pip install it, or name other packages")
         root = Path(spec.submodule_search_locations[0])
         names = (path.relative_to(root.parent).as_posix() for path in root.rglob("*.py"))
-        found += [(name, root.parent / name) for name in names if "test" not in name]
+        found += [(name, root.parent / name) for name in names if "test" not in name and not COPIED & set(name.split("/"))]
     return sorted(found)
 
 
