@@ -116,7 +116,7 @@ def vattention_decode(
     Raises:
         ValueError: for shapes or types that do not fit.
     """
-    out, counts, _, _ = _run(query, keys, values, key_signatures, planes, sizes, seed, scaling, threads)
+    out, counts, _, _ = _run(query, keys, values, key_signatures, planes, sizes, seed, scaling, threads, attend=True)
     return torch.from_numpy(out), torch.from_numpy(counts)
 
 
@@ -131,8 +131,8 @@ def vattention_lists(
     *,
     threads: int = 1,
 ) -> tuple[Tensor, Tensor]:
-    """What `vattention_decode` reads: indices int32 and weights float32, (H, m), for other kernels and for tests."""
-    _, counts, listed, weights = _run(query, keys, keys, key_signatures, planes, sizes, seed, scaling, threads)
+    """What `vattention_decode` reads, without attending: indices int32 and weights float32, (H, m), for other kernels."""
+    _, counts, listed, weights = _run(query, keys, keys, key_signatures, planes, sizes, seed, scaling, threads, attend=False)
     longest = max(int(counts.max()), 1)
     inside = np.arange(longest) < counts[:, None]
     return (
@@ -151,6 +151,8 @@ def _run(
     seed: int,
     scaling: float | None,
     threads: int,
+    *,
+    attend: bool,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     check_decode(query, keys, values)
     if signed.shape != keys.shape[:2] or planes.shape != (BITS, query.shape[1]):
@@ -173,7 +175,7 @@ def _run(
     factor = np.float32(scale_of(query, scaling))
 
     def work(first: int, last: int) -> None:
-        read = (sink, window, heavy, base, sizes.ratio, np.uint64(seed))
+        read = (sink, window, heavy, base, sizes.ratio, np.uint64(seed), attend)
         _fused(q, k, v, bits, normals, factor, *read, out, counts, listed, weights, first, last)
 
     over_heads(work, heads, threads)
@@ -219,7 +221,7 @@ def _draw(state: Any, sink: int, end: int, wanted: int, taken: Any, listed: Any,
 @jit
 def _fused(
     q: Any, keys: Any, values: Any, bits: Any, planes: Any, factor: Any, sink: int, window: int, heavy: int, base: int, ratio: float,
-    seed: Any, out: Any, counts: Any, listed: Any, weights: Any, first: int, last: int,
+    seed: Any, attend: bool, out: Any, counts: Any, listed: Any, weights: Any, first: int, last: int,
 ) -> None:  # fmt: skip
     shared = q.shape[0] // keys.shape[0]
     n = keys.shape[1]
@@ -249,10 +251,12 @@ def _fused(
         residual = n - fixed
         count = _draw(state, sink, end, base, taken, listed[h], count)
         top = EMPTY
-        for i in range(count):
-            logits[i] = factor * product(q[h], keys[g, listed[h, i]])
-            top = max(top, logits[i])
-        if ratio > 0 and 0 < base < residual:
+        sized = ratio > 0 and 0 < base < residual
+        if attend or sized:
+            for i in range(count):
+                logits[i] = factor * product(q[h], keys[g, listed[h, i]])
+                top = max(top, logits[i])
+        if sized:
             certain = 0.0
             for i in range(fixed):
                 certain += np.exp(logits[i] - top)
@@ -273,11 +277,13 @@ def _fused(
                         count += 1
             else:
                 count = _draw(state, sink, end, b - base, taken, listed[h], count)
-            for i in range(fixed + base, count):
-                logits[i] = factor * product(q[h], keys[g, listed[h, i]])
-                top = max(top, logits[i])
+            if attend:
+                for i in range(fixed + base, count):
+                    logits[i] = factor * product(q[h], keys[g, listed[h, i]])
+                    top = max(top, logits[i])
         stands_for = np.float32(residual / (count - fixed)) if count > fixed else np.float32(0.0)
         for i in range(count):
             weights[h, i] = np.float32(1.0) if i < fixed else stands_for
         counts[h] = count
-        mix(logits, weights[h], listed[h], count, top, values[g], out[h])
+        if attend:
+            mix(logits, weights[h], listed[h], count, top, values[g], out[h])
