@@ -60,3 +60,9 @@ def hash_examples(recorded: Sequence[Recorded]) -> HashExamples:
     query = torch.cat([r.query for r in recorded]).float()
     key = torch.cat([r.key for r in recorded]).float()
     return HashExamples(query, key, recorded[0].valid())
+
+
+def end_tokens(model: Any) -> set[int]:
+    """Token ids that end a text."""
+    end = model.generation_config.eos_token_id
+    return set(end) if isinstance(end, list | tuple) else set() if end is None else {int(end)}

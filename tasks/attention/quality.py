@@ -23,7 +23,7 @@ from tasks.attention.calibration import CONFIGS, HASHES
 from tasks.attention.cells import quantile
 from tasks.attention.errors import Exact, row_errors
 from tasks.attention.hash_attention import load_hash_attention
-from tasks.attention.models import ModelParams, source_of
+from tasks.attention.models import ModelParams, end_tokens, source_of
 from tasks.attention.quality_report import figures, metrics_of
 from tasks.attention.registration import Observed, sparse_attention
 from tasks.common.formats import write_parquet
@@ -229,9 +229,3 @@ class _Reader:
             self.kept.crop(length)
             found.append(score_answer(self.prompt.task, self.tokenizer.decode(tokens), self.prompt.references))
         return found
-
-
-def end_tokens(model: Any) -> set[int]:
-    """Token ids that end a text."""
-    end = model.generation_config.eos_token_id
-    return set(end) if isinstance(end, list | tuple) else set() if end is None else {int(end)}

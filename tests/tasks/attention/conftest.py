@@ -19,3 +19,14 @@ def _one_thread():
         patch.setenv("PAPERS_THREADS", "1")
         yield
     torch.set_num_threads(before)
+
+
+@pytest.fixture(scope="session")
+def pipeline(tmp_path_factory):
+    """Folders, metrics and logs of every stage of the smoke profile."""
+    import attention_stages as stages
+
+    root = tmp_path_factory.mktemp("vattention")
+    stages.warmstart(root)
+    logs = {name: stages.KeepingLog() for name in stages.NODES}
+    return root, {name: stages.run(root, name, logs[name]) for name in stages.NODES}, logs
