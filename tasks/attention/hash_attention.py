@@ -43,7 +43,7 @@ class HashParams(Params):
     bits: int = Field(32, ge=1, le=64)
     hidden: int = Field(64, ge=1)
     steps: int = Field(100, ge=0)
-    rate: float = Field(1e-3, gt=0)
+    rate: float = Field(1e-2, gt=0)
     positives: int = Field(64, ge=1)
     keys: int = Field(512, ge=2)
     rows: int = Field(32, ge=1)
