@@ -10,6 +10,7 @@ Letters as in `tasks.attention.interface`, L layers, C bits.
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -233,7 +234,8 @@ def save_hash_attention(net: HashAttention, path: Path) -> None:
     """Write the networks as safetensors, with what is needed to build them again."""
     from safetensors.torch import save_file
 
-    about = {"params": net.params.model_dump_json(), "shape": ",".join(map(str, net.shape))}
+    # One entry: safetensors writes several in an order of its own, and equal networks should have equal bytes.
+    about = {"hash_attention": json.dumps({"params": net.params.model_dump(), "shape": net.shape}, sort_keys=True)}
     tensors = {name: tensor.contiguous() for name, tensor in net.state_dict().items()}
     write_atomically(path, lambda p: save_file(tensors, p, about))
 
@@ -249,10 +251,9 @@ def load_hash_attention(path: Path) -> HashAttention:
     if not path.is_file():
         raise FileNotFoundError(f"{path} is missing; train the predictor and write it with save_hash_attention")
     with safe_open(path, "pt") as file:
-        about = file.metadata()
+        about = json.loads(file.metadata()["hash_attention"])
         tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    layers, heads, groups, width = (int(n) for n in about["shape"].split(","))
-    net = HashAttention(layers, heads, groups, width, HashParams.model_validate_json(about["params"]))
+    net = HashAttention(*about["shape"], HashParams(**about["params"]))
     net.load_state_dict(tensors)
     return net.eval().requires_grad_(False)
 
