@@ -253,7 +253,8 @@ def load_hash_attention(path: Path) -> HashAttention:
     with safe_open(path, "pt") as file:
         about = json.loads(file.metadata()["hash_attention"])
         tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    net = HashAttention(*about["shape"], HashParams(**about["params"]))
+    layers, heads, groups, width = about["shape"]
+    net = HashAttention(layers, heads, groups, width, HashParams(**about["params"]))
     net.load_state_dict(tensors)
     return net.eval().requires_grad_(False)
 
