@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
-DENSE = ("sdpa", "folded", "matmul", "numba_100")
+DENSE = ("sdpa", "folded", "matmul", "dense_kernel")
 ADAPTIVE = {"heavy": 0.02, "base": 0.01, "epsilon": 0.1, "delta": 0.1}
 
 
@@ -62,7 +62,8 @@ def evaluate(params: SpeedParams, inputs: Inputs, out: Path, log: Log) -> Metric
     """Node: `<arm>.{ms,speedup}.<dtype>_<layout>_<context>k`, over rounds.
 
     Arms: `numba_<percent>` (one kernel that selects and attends), `attend_<percent>` (the same kernel from ready lists),
-    `torch_<percent>` (gathering, from ready lists), `adaptive` (the budget follows the data), `dense` (fastest), `numba_100`.
+    `torch_<percent>` (gathering, from ready lists), `adaptive` (the budget follows the data), `dense_kernel` (reads every key), and
+    `dense`, the fastest of the dense variants.
     """
     import torch
 
@@ -108,7 +109,7 @@ def arms_of(
     """What is timed on one cache, and the density of the adaptive arm."""
     n = keys.shape[1]
     arms: dict[str, Callable[[], object]] = dict(gather_decode.dense_variants(query, keys, values))
-    arms["numba_100"] = lambda: numba_decode.dense_decode(query, keys, values)
+    arms["dense_kernel"] = lambda: numba_decode.dense_decode(query, keys, values)
     for percent in params.densities:
         sizes = fused_decode.FusedSizes.of_density(n, percent / 100)
         lists = fused_decode.vattention_lists(query, keys, signed, planes, sizes, params.seed)
@@ -138,7 +139,7 @@ def _metrics(times: Rounds, cell: str, params: SpeedParams) -> Metrics:
     few, many = (f"numba_{percent:02d}" for percent in (min(params.densities), 10))
     if {few, many} <= speedups.keys():
         metrics |= paired(f"{few}.speedup.{cell}-{many}.speedup.{cell}", speedups[few], speedups[many])
-        metrics |= paired(f"numba_100.speedup.{cell}-{many}.speedup.{cell}", speedups["numba_100"], speedups[many])
+        metrics |= paired(f"dense_kernel.speedup.{cell}-{many}.speedup.{cell}", speedups["dense_kernel"], speedups[many])
     return metrics
 
 
