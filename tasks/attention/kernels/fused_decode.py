@@ -18,8 +18,8 @@ import numpy as np
 import torch
 
 from tasks.attention.kernels.gather_decode import check_decode
-from tasks.attention.kernels.numba_decode import EMPTY, arrays, mix, over_heads, scale_of
-from tasks.attention.kernels.numba_primitives import count_bits, inline, jit, product, random_below
+from tasks.attention.kernels.numba_decode import AHEAD, EMPTY, arrays, mix, over_heads, scale_of
+from tasks.attention.kernels.numba_primitives import count_bits, fetch_row, inline, jit, product, random_below
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -232,6 +232,7 @@ def _fused(
     state = np.empty(1, dtype=np.uint64)
     for h in range(first, last):
         g = h // shared
+        near = keys[g]
         state[0] = seed * np.uint64(0xD1342543DE82EF95) + np.uint64(h)
         taken[:] = 0
         count = 0
@@ -254,7 +255,9 @@ def _fused(
         sized = ratio > 0 and 0 < base < residual
         if attend or sized:
             for i in range(count):
-                logits[i] = factor * product(q[h], keys[g, listed[h, i]])
+                if i + AHEAD < count:
+                    fetch_row(near, listed[h, i + AHEAD])
+                logits[i] = factor * product(q[h], near[listed[h, i]])
                 top = max(top, logits[i])
         if sized:
             certain = 0.0
@@ -279,7 +282,9 @@ def _fused(
                 count = _draw(state, sink, end, b - base, taken, listed[h], count)
             if attend:
                 for i in range(fixed + base, count):
-                    logits[i] = factor * product(q[h], keys[g, listed[h, i]])
+                    if i + AHEAD < count:
+                        fetch_row(near, listed[h, i + AHEAD])
+                    logits[i] = factor * product(q[h], near[listed[h, i]])
                     top = max(top, logits[i])
         stands_for = np.float32(residual / (count - fixed)) if count > fixed else np.float32(0.0)
         for i in range(count):

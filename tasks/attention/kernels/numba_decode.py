@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from tasks.attention.kernels.gather_decode import check_decode
-from tasks.attention.kernels.numba_primitives import as_float, inline, jit, product
+from tasks.attention.kernels.numba_primitives import as_float, fetch_row, inline, jit, product
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 EMPTY = np.float32(-1e30)
+AHEAD = 6
+"""Rows that are asked for before they are needed."""
 
 
 def sparse_decode(
@@ -112,6 +114,8 @@ def mix(logits: Any, weights: Any, listed: Any, count: Any, top: Any, values: An
     out[:] = np.float32(0.0)
     for i in range(count):
         if weights[i] > 0:
+            if i + AHEAD < count:
+                fetch_row(values, listed[i + AHEAD])
             e = weights[i] * np.exp(logits[i] - top)
             total += e
             row = values[listed[i]]
@@ -129,10 +133,13 @@ def _sparse(q: Any, keys: Any, values: Any, listed: Any, weights: Any, factor: A
     logits = np.empty(length, dtype=np.float32)
     for h in range(first, last):
         g = h // shared
+        mine = keys[g]
         top = EMPTY
         for i in range(length):
+            if i + AHEAD < length:
+                fetch_row(mine, listed[h, i + AHEAD])
             if weights[h, i] > 0:
-                logits[i] = factor * product(q[h], keys[g, listed[h, i]])
+                logits[i] = factor * product(q[h], mine[listed[h, i]])
                 top = max(top, logits[i])
         mix(logits, weights[h], listed[h], length, top, values[g], out[h])
 

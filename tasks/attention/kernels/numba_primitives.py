@@ -12,7 +12,7 @@ from typing import Any, TypeVar, cast
 import numba
 import numpy as np
 from llvmlite import ir
-from numba.core import types
+from numba.core import cgutils, types
 from numba.extending import intrinsic
 
 FAST = {"reassoc", "contract", "arcp", "nsz"}
@@ -55,7 +55,25 @@ def _count_bits(typingctx: Any, x: Any) -> Any:
     return types.int64(types.uint64), generate
 
 
+def _fetch(typingctx: Any, rows: Any, row: Any, column: Any) -> Any:
+    """Ask for the cache line of `rows[row, column]`, which will be read soon."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        array = context.make_array(signature.args[0])(context, builder, arguments[0])
+        pointer_to: Any = cgutils.get_item_pointer
+        place = pointer_to(context, builder, signature.args[0], array, arguments[1:], wraparound=False, boundscheck=False)
+        byte, whole = ir.IntType(8).as_pointer(), ir.IntType(32)
+        kind = ir.FunctionType(ir.VoidType(), [byte, whole, whole, whole])
+        intrinsic_function = builder.module.declare_intrinsic("llvm.prefetch", [byte], kind)
+        to_read, near, data = (ir.Constant(whole, value) for value in (0, 3, 1))
+        builder.call(intrinsic_function, [builder.bitcast(place, byte), to_read, near, data])
+        return context.get_dummy_value()
+
+    return types.void(rows, types.intp, types.intp), generate
+
+
 as_float: Any = intrinsic(_as_float)
+fetch: Any = intrinsic(_fetch)
 count_bits: Any = intrinsic(_count_bits)
 
 
@@ -66,6 +84,13 @@ def product(q: Any, row: Any) -> Any:
     for c in range(q.shape[0]):
         total += q[c] * as_float(row[c])
     return total
+
+
+@inline
+def fetch_row(rows: Any, row: int) -> None:
+    """Ask for a whole row: rows of an index list lie anywhere, so that the processor cannot guess the next one."""
+    for column in range(0, rows.shape[1], 64 // rows.itemsize):
+        fetch(rows, row, column)
 
 
 @inline
