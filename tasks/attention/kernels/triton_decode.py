@@ -1,7 +1,7 @@
 """Weighted-softmax sparse decoding on a CUDA device: split-KV, one Triton program per (sequence, query head, part of the index list).
 
 A program walks over its part of the list block by block, gathers keys and values, adds the logarithm of the weight to each logit, and
-keeps a running softmax; the parts are merged by `online_softmax.merge`. `online_softmax.split_decode` is the same algorithm in torch, and
+keeps a running softmax; the parts are merged by their shifts. `online_softmax.split_decode` is the same algorithm in torch, and
 tested; the kernel itself has not been measured where this project is built (no GPU there), see the paper's page.
 
 Triton is imported when the kernel is first wanted; `tl` must be this module's global, where its compiler looks names up.
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from tasks.attention.kernels.online_softmax import EMPTY, Partial, merge
+from tasks.attention.kernels.online_softmax import EMPTY
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -157,9 +157,9 @@ def merge_parts(shift: Tensor, total: Tensor, mixed: Tensor) -> Tensor:
         >>> merge_parts(torch.tensor([[0.0, 1.0]]), torch.tensor([[2.0, 1.0]]), torch.tensor([[[2.0], [3.0]]])).tolist()
         [[2.0]]
     """
-    natural = shift / LOG2_E
-    parts = [Partial(natural[:, s], total[:, s], mixed[:, s]) for s in range(shift.shape[1])]
-    return merge(parts).output()
+    scale = torch.exp2(shift - shift.amax(-1, keepdim=True))
+    whole = (scale * total).sum(-1, keepdim=True).clamp(min=torch.finfo(torch.float32).tiny)
+    return (scale[..., None] * mixed).sum(1) / whole
 
 
 def division(length: int, splits: int) -> tuple[int, int]:
