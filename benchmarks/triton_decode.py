@@ -1,8 +1,8 @@
 """The Triton kernel of sparse decoding on one GPU: is it right, and how long does it take beside dense attention?
 
 Prints the card, the largest deviation from the dense masked formula (float32 and bfloat16, several layouts of heads), and microseconds per
-decode step at 32K and 128K keys: the fastest of torch's dense ways (with the heads of a group folded into the query axis among them) against
-the kernel from ready index lists. Selection is not timed here. Takes about a minute; without a GPU it says so and ends.
+decode step at 32K and 128K keys: the fastest of torch's dense ways (the heads of a group folded into the query axis is one) against the
+kernel from ready index lists. Selection is not timed here. Takes about a minute; without a GPU it says so and ends.
 """
 
 from __future__ import annotations

@@ -52,7 +52,13 @@ class SinkWindow:
 
 @dataclass(frozen=True)
 class TopK:
-    """Ends and the keys with the largest scores, weight 1: with the logits as scores, oracle top-k; else a predictor's top-k."""
+    """Ends and the keys with the largest scores, weight 1: with the logits as scores, oracle top-k; else a predictor's top-k.
+
+    Example:
+        >>> logits, valid = torch.tensor([[0.0, 3.0, 1.0, 2.0, 0.0]]), torch.ones(1, 5, dtype=torch.bool)
+        >>> TopK(density=0.6, sink=1, window=1)(logits, valid, logits, torch.Generator()).tolist()
+        [[1.0, 1.0, 0.0, 0.0, 1.0]]
+    """
 
     density: float
     sink: Size = 16
