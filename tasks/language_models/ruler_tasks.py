@@ -137,7 +137,7 @@ def zipf_counts(units: int, words: int, exponent: float) -> np.ndarray:
         [44, 22, 15, 11, 9]
     """
     shares = np.arange(1, words + 1, dtype=float) ** -exponent
-    counts = np.maximum(np.round(units * shares / shares.sum()).astype(int), 1)
+    counts: np.ndarray = np.maximum(np.round(units * shares / shares.sum()).astype(int), 1)
     for i in range(min(3, words - 1), 0, -1):
         counts[i - 1] = max(counts[i - 1], counts[i] + 1)
     return counts
