@@ -6,7 +6,7 @@ layers, heads and rows. What is averaged over prompts and seeds is up to the cal
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -123,7 +123,7 @@ def selections(
     ]
 
 
-def noisy_scores(level: float, seed: int) -> Callable[[int, Tensor, Tensor, Tensor], Tensor]:
+def noisy_scores(level: float, seed: int) -> Predictor:
     """A predictor whose scores are the logits plus Gaussian noise of `level` times each row's standard deviation."""
 
     def predictor(layer: int, query: Tensor, key: Tensor, logits: Tensor) -> Tensor:

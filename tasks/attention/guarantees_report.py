@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -37,7 +38,7 @@ def metrics_of(frame: pd.DataFrame) -> Metrics:
     """`<arm>.<quantity>.<cell>` of everything that was measured, and what the claims compare."""
     metrics: Metrics = {}
     for (group, arm, cell), rows in frame.groupby(["group", "arm", "cell"], sort=False):
-        for quantity in QUANTITIES[group]:
+        for quantity in QUANTITIES[str(group)]:
             metrics |= summarise(f"{arm}.{quantity}.{cell}", rows[quantity])
     for data, rows in frame[frame["arm"].isin(SWEEPS)].groupby("data", sort=False):
         for arm, name in SWEEPS.items():
@@ -98,11 +99,11 @@ def figures(frame: pd.DataFrame, scatter: pd.DataFrame, log: Log) -> None:
 
 def _density_figure(frame: pd.DataFrame, cells: Sequence[str]):  # type: ignore[no-untyped-def]
     fig, axes = figure(7.5, 4.2)
-    table = frame[frame["cell"].isin(cells)].groupby(["arm", "cell"])[["density", "err_mean"]].mean()
+    table: Any = frame[frame["cell"].isin(cells)].groupby(["arm", "cell"])[["density", "err_mean"]].mean()
     shown = [arm for arm in SHORT if arm in table.index.get_level_values(0)]
     for i, arm in enumerate(shown):
         curve = table.loc[arm].sort_values("density")
-        style = "o-" if arm.startswith("vattention") else "s--"
+        style = "o-" if arm.startswith("vattention") else "s--" if i < len(COLOURS) else "^:"
         axes.plot(curve["density"], curve["err_mean"], style, ms=4, lw=1.3, label=SHORT[arm], color=COLOURS[i % len(COLOURS)])
     axes.set(xscale="log", yscale="log", xlabel="density: share of keys read", ylabel="relative error of the output, mean")
     fig.legend(*axes.get_legend_handles_labels(), loc="outside right upper", fontsize=8)

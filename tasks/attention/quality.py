@@ -44,7 +44,6 @@ MATCHED_TO = {
     "oracle_topk": "vattention",
     "random": "vattention",
     "hybrid_fixed": "vattention",
-    "hybrid_tuned": "vattention",
     "hashattention": "vattention_hash",
 }
 """Arms with a fixed budget, and whose density they take."""
@@ -176,7 +175,7 @@ def run_prompt(work: Work, prompt: Prompt, number: int) -> tuple[dict[str, dict[
     for name, arm in vattention_arms(tuned, params.target, hashes).items():
         run(name, arm)
     for name, like in MATCHED_TO.items():
-        run(name, matched_arm(name, found[like]["density"], tuned.ends, hashes, tuned.heavy_share[params.target]))
+        run(name, matched_arm(name, found[like]["density"], tuned.ends, hashes))
     if params.extra:
         for name, arm in calibrated_arms(tuned, params.target, seed).items():
             run(name, arm)

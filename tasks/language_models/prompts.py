@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tasks.common.formats import read_parquet, write_parquet
 
@@ -75,6 +75,7 @@ def write_prompts(path: Path, prompts: Iterable[Prompt]) -> None:
 
 def read_prompts(path: Path) -> list[Prompt]:
     """What `write_prompts` wrote, in order."""
+    rows: Any = read_parquet(path).itertuples()
     return [
         Prompt(
             str(row.task),
@@ -84,7 +85,7 @@ def read_prompts(path: Path) -> list[Prompt]:
             tuple(int(i) for i in row.answer),
             tuple(str(text) for text in row.references),
         )
-        for row in read_parquet(path).itertuples()
+        for row in rows
     ]
 
 

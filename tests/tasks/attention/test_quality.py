@@ -66,12 +66,11 @@ def test_metrics_by_hand():
         oracle_topk=([0.4] * 4, ones),
         sink_window=([2.0] * 4, [0.0] * 4),
         hybrid_fixed=([0.2] * 4, ones),
-        hybrid_tuned=([0.2] * 4, ones),
     )
     found = metrics_of(frame, ["niah_single"])
     assert found["vattention.kl.quality"] == pytest.approx(0.2)
     assert found["vattention.kl_over_topk.quality"] == pytest.approx(0.5)
-    assert found["sink_window.kl_over_vattention.quality"] == pytest.approx(10.0)
+    assert found["sink_window.kl_beyond_10x_vattention.quality"] == pytest.approx(0.0)
     assert found["vattention.em.quality-dense.em.quality"] == pytest.approx(-0.5)
     assert found["vattention.em.quality-sink_window.em.quality"] == pytest.approx(0.5)
     spread = np.std([0, -1, 0, -1], ddof=1) / 2
@@ -81,7 +80,7 @@ def test_metrics_by_hand():
 
 def test_other_tasks_do_not_count_for_accuracy():
     frame = rows(dense=([0.0] * 4, [1.0] * 4), oracle_topk=([0.1] * 4, [0.0] * 4), hybrid_fixed=([0.1] * 4, [0.0] * 4))
-    frame = pd.concat([frame, rows(vattention=([0.1] * 4, [0.0] * 4), hybrid_tuned=([0.1] * 4, [0.0] * 4))])
+    frame = pd.concat([frame, rows(vattention=([0.1] * 4, [0.0] * 4))])
     assert not any(".em." in name for name in metrics_of(frame, ["vt"]))
 
 
