@@ -106,6 +106,8 @@ def _density_figure(frame: pd.DataFrame, cells: Sequence[str]):  # type: ignore[
         style = "o-" if arm.startswith("vattention") else "s--" if i < len(COLOURS) else "^:"
         axes.plot(curve["density"], curve["err_mean"], style, ms=4, lw=1.3, label=SHORT[arm], color=COLOURS[i % len(COLOURS)])
     axes.set(xscale="log", yscale="log", xlabel="density: share of keys read", ylabel="relative error of the output, mean")
+    _ticks(axes, "x", (0.02, 0.05, 0.1, 0.2, 0.5))
+    _ticks(axes, "y", (0.02, 0.05, 0.1, 0.2, 0.5, 1.0))
     fig.legend(*axes.get_legend_handles_labels(), loc="outside right upper", fontsize=8)
     return fig
 
@@ -124,8 +126,19 @@ def _epsilon_figure(frame: pd.DataFrame):  # type: ignore[no-untyped-def]
         asked = np.array(sorted(frame[frame["arm"] == "sweep"]["asked"].dropna().unique()))
         panel.plot(asked, asked, ":", color="black", lw=1, label="y = x")
         panel.set(xscale="log", yscale="log", xlabel="epsilon that is asked for", ylabel=f"mean relative error, {name}")
+        _ticks(panel, "x", asked)
+        _ticks(panel, "y", (0.01, 0.02, 0.05, 0.1, 0.2, 0.5))
     axes[1].legend(fontsize=7.5)
     return fig
+
+
+def _ticks(axes: Any, which: str, values: Any) -> None:
+    """Plain numbers on a logarithmic axis, those of them that lie in its range."""
+    axis = axes.xaxis if which == "x" else axes.yaxis
+    low, high = axis.get_view_interval()
+    shown = [float(v) for v in values if low <= v <= high]
+    axis.set_ticks(shown, [f"{v:g}" for v in shown])
+    axis.set_ticks([], minor=True)
 
 
 def _coverage_figure(frame: pd.DataFrame):  # type: ignore[no-untyped-def]
