@@ -67,7 +67,7 @@ bench: $(STAMP)
 # Resolve pyproject.toml afresh (CPU build of torch) and write what pip chose, public versions only.
 lock:
 	@rm -rf build/lock && $(PYTHON) -m venv build/lock
-	@build/lock/bin/pip install --quiet 'torch==2.13.0' && build/lock/bin/pip install --quiet -e '.[tables,offline-rl,rl,routing,gaussian-process,single-cell,docs,dev]'
+	@build/lock/bin/pip install --quiet 'torch==2.13.0' && build/lock/bin/pip install --quiet -e '.[tables,offline-rl,rl,routing,gaussian-process,language-models,single-cell,docs,dev]'
 	@build/lock/bin/pip freeze --all --exclude-editable | grep -v '^pip==' | sed 's/+cpu$$//' > requirements.lock
 	@echo "wrote requirements.lock; next: papers sync, make test"
 
