@@ -1,0 +1,1 @@
+"""Papers whose results are not recorded yet."""
