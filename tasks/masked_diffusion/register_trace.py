@@ -58,13 +58,14 @@ class TraceTask(Params):
         return 2 * self.steps
 
 
-def draw_programs(task: TraceTask, count: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+def draw_programs(task: TraceTask, count: int, rng: np.random.Generator, operand: int | None = None) -> tuple[np.ndarray, np.ndarray]:
     """Random programmes and their traces.
 
     Args:
         task: their law.
         count: how many, B.
         rng: randomness.
+        operand: digits behind `+`, `-` and `*` are below it; None: below the modulus. Smaller ones are easier to learn first.
 
     Returns:
         prompts (B, 2 K + 2) and answers (B, 2 K), token ids as int64.
@@ -80,6 +81,8 @@ def draw_programs(task: TraceTask, count: int, rng: np.random.Generator) -> tupl
     operations[rng.random((count, task.steps)) < task.reset] = IDS[RESET]
     operations[:, 0] = IDS[RESET]
     digits = rng.integers(task.modulus, size=(count, task.steps))
+    if operand is not None:
+        digits = np.where(operations == IDS[RESET], digits, digits % operand)
     lengths = rng.integers(task.fewest or task.steps, task.steps + 1, size=count)
     values = run_programs(operations, digits, task.modulus)
 

@@ -26,11 +26,12 @@ class PretrainParams(Params):
         hidden: width of the feed-forward layers.
         steps: of AdamW.
         batch: programmes per step, always new ones.
-        rate: learning rate; rises over `warm_up` steps and falls along a cosine.
-        warm_up: steps.
+        rate: learning rate at the start; falls along a cosine.
         weight_decay: of AdamW.
         clip: largest norm of the gradient.
         suffix_share: share of samples whose mask is a suffix of the answer; the others are masked as in LLaDA.
+        curriculum: share of the steps over which operands grow from 0..1 to all digits. Modular sums have no single input that tells
+            anything about the result; without small operands first the model learns for long to read resets alone.
         check: masked answers on which the loss is measured in the end.
         device: torch device.
     """
@@ -39,14 +40,14 @@ class PretrainParams(Params):
     width: int = Field(128, ge=1)
     layers: int = Field(3, ge=1)
     heads: int = Field(4, ge=1)
-    hidden: int = Field(512, ge=1)
+    hidden: int = Field(256, ge=1)
     steps: int = Field(1000, ge=1)
     batch: int = Field(40, ge=1)
     rate: float = Field(3e-3, gt=0)
-    warm_up: int = Field(100, ge=0)
     weight_decay: float = Field(0.05, ge=0)
     clip: float = Field(1.0, gt=0)
     suffix_share: float = Field(0.5, ge=0, le=1)
+    curriculum: float = Field(0.5, ge=0, le=1)
     check: int = Field(512, ge=1)
     device: str = "cpu"
 
@@ -89,12 +90,22 @@ def pretrain(params: PretrainParams, inputs: Inputs, out: Path, log: Log) -> Met
     }
 
 
+def operand_at(progress: float, curriculum: float, modulus: int) -> int | None:
+    """Operands are below this number, or free (None), after a share `progress` of the steps.
+
+    >>> [operand_at(p, 0.5, 5) for p in (0.0, 0.2, 0.4, 0.6)]
+    [2, 3, 4, None]
+    """
+    return None if progress >= curriculum else min(modulus, 2 + int((modulus - 2) * progress / curriculum))
+
+
 def train_model(work: Work) -> Trained:
     """Train and save one model; programmes, masks and weights come from its seed."""
     import torch
 
     from tasks.masked_diffusion.loss import draw_masks, masked_loss
     from tasks.masked_diffusion.model import MaskedDiffusionTransformer, ModelConfig, save_model
+    from tasks.masked_diffusion.pieces import Pieces
     from tasks.training.loop import descend
 
     started = time.process_time()
@@ -113,15 +124,15 @@ def train_model(work: Work) -> Trained:
     model = MaskedDiffusionTransformer(config, generator).to(device)
     positions = torch.arange(config.positions, device=device)
 
-    def sample(count: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
-        prompts, answers = (torch.from_numpy(x) for x in draw_programs(task, count, rng))
+    def sample(count: int, operand: int | None = None) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+        prompts, answers = (torch.from_numpy(x) for x in draw_programs(task, count, rng, operand))
         masks, t = draw_masks(count, task.answer_length, params.suffix_share, generator)
         logits = model(torch.cat([prompts, answers.masked_fill(masks, MASK)], 1).to(device), positions, None, task.prompt_length)
         return logits, answers.to(device), masks.to(device), t.to(device)
 
     groups = [{"params": list(model.parameters()), "betas": (0.9, 0.98)}]
     losses = descend(
-        lambda step: masked_loss(*sample(params.batch)),
+        lambda step: masked_loss(*sample(params.batch, operand_at(step / params.steps, params.curriculum, task.modulus))),
         groups,
         params.steps,
         rate=params.rate,
@@ -136,4 +147,5 @@ def train_model(work: Work) -> Trained:
         loss = float(masked_loss(logits, answers, masks, t))
         accuracy = float((logits.argmax(-1) == answers)[masks].double().mean())
     save_model(work.folder, model)
+    Pieces(TOKENS).save(work.folder)
     return Trained(losses, loss, accuracy, time.process_time() - started)
