@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import statistics
 import time
+from functools import partial
 
 import torch
 
@@ -44,7 +45,7 @@ def main() -> None:
     for length in arguments.lengths:
         denoiser, prompt, specials = forced_network(length, 0, params), [2] * params.prompt, Specials(0)
         arms = {**ARMS, **(ONE_TOKEN if length <= arguments.slowest else {})}
-        work = {name: (lambda s=s, d=denoiser, n=length: decode(d, prompt, n, specials, s)) for name, s in arms.items()}
+        work = {name: partial(decode, denoiser, prompt, length, specials, s) for name, s in arms.items()}
         rows = rounds_of(work, arguments.rounds, time.process_time)
         for name, scheduler in arms.items():
             counters = decode(denoiser, prompt, length, specials, scheduler).counters

@@ -70,9 +70,9 @@ def draw_programs(task: TraceTask, count: int, rng: np.random.Generator, operand
     Returns:
         prompts (B, 2 K + 2) and answers (B, 2 K), token ids as int64.
 
-    >>> prompts, answers = draw_programs(TraceTask(steps=2, reset=0.0), 1, np.random.default_rng(0))
+    >>> prompts, answers = draw_programs(TraceTask(steps=2, reset=0.0), 1, np.random.default_rng(3))
     >>> "".join(TOKENS[t] for t in prompts[0]), "".join(TOKENS[t] for t in answers[0])
-    ('S=4-2#', '4;2;')
+    ('S=4+2#', '4;1;')
     """
     if count < 1:
         raise ValueError(f"count must be at least 1, got {count}")

@@ -52,25 +52,25 @@ def run_code(code: str, seconds: float = 5.0, memory_mib: int = 1024) -> Ran:
         script = Path(folder) / "script.py"
         script.write_text(code, encoding="utf-8")
         environment = {"PATH": os.defpath, "HOME": folder, "OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1"}
-        process = subprocess.Popen(
-            [sys.executable, "-I", str(script)],
-            cwd=folder,
-            env=environment,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            text=True,
-            errors="replace",
-            preexec_fn=limit,
-            start_new_session=True,
-        )
+        said = Path(folder) / "stderr"  # a file, not a pipe, which children that stay would keep open
+        with said.open("wb") as errors:
+            process = subprocess.Popen(
+                [sys.executable, "-I", str(script)],
+                cwd=folder,
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=errors,
+                preexec_fn=limit,
+                start_new_session=True,
+            )
         try:
-            _, errors = process.communicate(timeout=seconds)
+            process.wait(timeout=seconds)
         except subprocess.TimeoutExpired:
             return Ran(False, f"stopped after {seconds:g} s")
         finally:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait()
-    lines = errors.strip().splitlines()
+        lines = said.read_text(encoding="utf-8", errors="replace").strip().splitlines()
     return Ran(process.returncode == 0, "" if process.returncode == 0 else lines[-1] if lines else f"ended with {process.returncode}")

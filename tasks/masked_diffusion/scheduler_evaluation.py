@@ -134,7 +134,7 @@ def decay_excess(active: Sequence[Sequence[int]], alpha: float, window: int, lea
         least: calls with fewer masked tokens are not looked at.
 
     >>> decay_excess([[16, 12, 9, 3]], alpha=0.25, window=0), decay_excess([[16, 15, 14]], alpha=0.25, window=0)
-    (0.0, 3.5)
+    (0.0, 3.0)
     """
     worst = -math.inf
     for sizes in active:

@@ -13,7 +13,7 @@ from tasks.masked_diffusion.scoring import SCORED
 
 
 def test_decay_by_hand():
-    assert decay_excess([[24, 18, 14, 11, 9, 7, 3]], 0.25, 0) == pytest.approx(0.5)  # 14 -> 11 leaves half a token too many
+    assert decay_excess([[24, 18, 14, 11, 9, 7, 3]], 0.25, 0) == pytest.approx(0.75)  # 11 -> 9 where 8.25 would do
     assert decay_excess([[24, 20]], 0.25, 2) == 0.0
     assert decay_excess([[7, 6]], 0.25, 0) == 0.0  # too few to be looked at
     assert decay_excess([[24]], 0.25, 0) == -18.0  # all at once
