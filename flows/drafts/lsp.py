@@ -28,13 +28,13 @@ THRESHOLDS = (
     *("threshold", "threshold_07", "threshold_block", "threshold_prefix", "threshold_prefix_whole", "threshold_dual"),
     "threshold_calibrated",
 )
-ARMS = (*LSP, *ABLATIONS, *QUOTAS, *THRESHOLDS, "prophet", "ar")
+ARMS = (*LSP, *ABLATIONS, *QUOTAS, *THRESHOLDS, "prophet", "prophet_min", "ar")
 SCORED = ("em", "tok_acc", "nfe", "token_forwards", "attn_pairs", "cache_writes", "runs", "flip_rate", "commit_mean")
 COMPARED = ("em", "nfe", "token_forwards", "attn_pairs", "flip_rate")
 
 OPPONENTS = (
     *("quota", "quota_half", "quota_block", "threshold", "threshold_block", "threshold_prefix", "threshold_prefix_whole"),
-    *("threshold_dual", "threshold_calibrated", "prophet", "ar"),
+    *("threshold_dual", "threshold_calibrated", "prophet", "prophet_min", "ar"),
 )
 PAIRS = (
     *((ours, other) for ours in ("lsp", "lsp_wide", "lsp_calibrated") for other in OPPONENTS),

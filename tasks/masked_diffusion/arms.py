@@ -53,6 +53,7 @@ def baseline_arms(block: int) -> dict[str, Scheduler]:
         "threshold_prefix_whole": ThresholdParams(cache="prefix"),
         "threshold_dual": ThresholdParams(block=block, cache="dual"),
         "prophet": ProphetParams(),
+        "prophet_min": ProphetParams(statistic="min"),
         "ar": LeftToRightParams(),
     }
 

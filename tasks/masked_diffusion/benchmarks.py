@@ -132,7 +132,8 @@ def rows_of(benchmark: Benchmark, source: Path | None) -> Iterator[Mapping[str, 
         if not source.is_file():
             raise FileNotFoundError(f"there is no {source}; give a JSON Lines or Parquet file of {benchmark}")
         if source.suffix == ".parquet":
-            yield from read_parquet(source).to_dict("records")
+            for row in read_parquet(source).to_dict("records"):
+                yield {str(name): value for name, value in row.items()}
         elif source.suffix in (".jsonl", ".json"):
             yield from (json.loads(line) for line in source.read_text(encoding="utf-8").splitlines() if line.strip())
         else:
@@ -190,11 +191,12 @@ def prepare(params: BenchmarkParams, inputs: Inputs, out: Path, log: Log) -> Met
             rows += [{"split": "calibration", **vars(problem)} for problem in found[len(kept) :]]
     table = pd.DataFrame(rows)
     write_parquet(out / "problems.parquet", table)
-    counts = table.groupby(["benchmark", "split"]).size()
-    return {f"problems.{split}.{benchmark}": float(n) for (benchmark, split), n in counts.items()}
+    named = "problems." + table["split"] + "." + table.benchmark
+    return {str(name): float(count) for name, count in named.value_counts(sort=False).items()}
 
 
 def read_problems(folder: Path, split: str) -> list[Problem]:
     """What `prepare` wrote."""
     table = read_parquet(folder / "problems.parquet")
-    return [Problem(**row) for row in table[table.split == split].drop(columns="split").to_dict("records")]
+    columns = list(Problem.__dataclass_fields__)
+    return [Problem(*row) for row in table.loc[table["split"] == split, columns].itertuples(index=False, name=None)]

@@ -28,8 +28,10 @@ from tasks.masked_diffusion.scheduler_calibration import SPECIALS, read_chosen
 from tasks.masked_diffusion.schedulers import Scheduler, decode
 from tasks.masked_diffusion.scoring import decode_all
 
-TIMED = (REFERENCE, "quota_half", "threshold", "threshold_block", "threshold_prefix", "threshold_prefix_whole", "threshold_dual")
-TIMED += ("threshold_calibrated", "prophet", "ar", "lsp", "lsp_wide", "lsp_calibrated", "no_stability", "fixed_tau", "no_cache", "literal")
+TIMED = (
+    *(REFERENCE, "quota_half", "threshold", "threshold_block", "threshold_prefix", "threshold_prefix_whole", "threshold_dual"),
+    *("threshold_calibrated", "prophet", "ar", "lsp", "lsp_wide", "lsp_calibrated", "no_stability", "fixed_tau", "no_cache", "literal"),
+)
 VOCABULARY = 32
 
 
@@ -44,6 +46,8 @@ class DecodingSpeedParams(Params):
         block: tokens per block of block-wise baselines.
         lengths: answer lengths of the second part.
         repeats: independent networks and margins of the second part.
+        length_rounds: repetitions there.
+        margin: mean of its exponential margins; with a floor of 2, a share 2 / margin of the tokens stops a block.
         width: of these networks, as in training.
         layers: likewise.
         heads: likewise.
@@ -59,6 +63,8 @@ class DecodingSpeedParams(Params):
     block: int = Field(8, ge=1)
     lengths: tuple[int, ...] = (64, 128, 256, 512)
     repeats: int = Field(3, ge=1)
+    length_rounds: int = Field(2, ge=1)
+    margin: float = Field(30.0, gt=0)
     width: int = Field(128, ge=1)
     layers: int = Field(3, ge=1)
     heads: int = Field(4, ge=1)
@@ -132,7 +138,9 @@ def forced_network(length: int, seed: int, params: DecodingSpeedParams) -> Force
     config = ModelConfig(VOCABULARY, params.prompt + length, params.width, params.layers, params.heads, params.hidden)
     network = MaskedDiffusionTransformer(config, torch.Generator().manual_seed(seed)).eval().to(params.device)
     rng = np.random.default_rng([seed, length])
-    return ForcedDenoiser(params.prompt, rng.integers(2, 8, length).tolist(), rng.exponential(4.0, length).tolist(), VOCABULARY, network)
+    return ForcedDenoiser(
+        params.prompt, rng.integers(2, 8, length).tolist(), rng.exponential(params.margin, length).tolist(), VOCABULARY, network
+    )
 
 
 def time_lengths(work: tuple[int, int, DecodingSpeedParams]) -> list[dict[str, float]]:
@@ -156,7 +164,7 @@ def time_lengths(work: tuple[int, int, DecodingSpeedParams]) -> list[dict[str, f
         "uncached_again": run(uncached),
         "quota": lambda: _calls(denoiser, length, params),
     }
-    rows = rounds_of(arms, params.rounds, clock_of(params.device))
+    rows = rounds_of(arms, params.length_rounds, clock_of(params.device))
     return [{**row, "quota": row["quota"] * length / 4} for row in rows]
 
 

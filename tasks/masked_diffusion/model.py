@@ -95,7 +95,8 @@ class Block(nn.Module):
             key, value = cache.extend(layer, key, value)  # (1, H, S, D)
         seen = functional.scaled_dot_product_attention(query, key, value)  # (B, H, L - first, D)
         x = x[:, first:] + self.out(seen.transpose(1, 2).reshape(batch, length - first, width))
-        return x + self.down(functional.gelu(self.up(self.mlp_norm(x))))
+        after: torch.Tensor = x + self.down(functional.gelu(self.up(self.mlp_norm(x))))
+        return after
 
 
 class MaskedDiffusionTransformer(nn.Module):
@@ -149,7 +150,8 @@ class MaskedDiffusionTransformer(nn.Module):
         last = len(self.blocks) - 1
         for layer, block in enumerate(self.blocks):
             x = block(x, cosines, sines, layer, cache, first if layer == last else 0)
-        return self.head(self.norm(x))
+        logits: torch.Tensor = self.head(self.norm(x))
+        return logits
 
     def new_cache(self, capacity: int) -> StateCache:
         """An empty cache for so many positions."""

@@ -117,7 +117,7 @@ def load_text(folder: Path, chat: bool = True) -> Text:
 
         return Tokenizer(PreTrainedTokenizerFast.from_pretrained(folder), chat)
     if (folder / "vocab.json").is_file() and (folder / "merges.txt").is_file():  # as Dream's folder
-        from transformers import Qwen2TokenizerFast
+        from transformers import Qwen2Tokenizer
 
-        return Tokenizer(Qwen2TokenizerFast.from_pretrained(folder), chat)
+        return Tokenizer(Qwen2Tokenizer.from_pretrained(folder), chat)
     raise FileNotFoundError(f"{folder} has no {FILE}, no tokenizer.json, and no vocab.json with merges.txt")

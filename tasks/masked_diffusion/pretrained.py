@@ -224,7 +224,8 @@ class GatedBlock(nn.Module):
         seen = functional.scaled_dot_product_attention(query, key, value, enable_gqa=config.heads != config.key_heads)
         x = x + self.out(seen.transpose(1, 2).reshape(batch, length, -1))
         normed = self.mlp_norm(x)
-        return x + self.down(functional.silu(self.gate(normed)) * self.up(normed))
+        after: torch.Tensor = x + self.down(functional.silu(self.gate(normed)) * self.up(normed))
+        return after
 
 
 class PretrainedDenoiser(nn.Module):
@@ -249,7 +250,7 @@ class PretrainedDenoiser(nn.Module):
         cosines, sines = rotary_angles(positions, self.config.head_width, self.config.rope_base)
         for layer, block in enumerate(self.blocks):
             x = block(x, cosines, sines, layer, cache)
-        logits = self.head(self.norm(x))
+        logits: torch.Tensor = self.head(self.norm(x))
         return torch.cat([logits[:, :1], logits[:, :-1]], 1) if self.config.shifted else logits
 
     def new_cache(self, capacity: int) -> StateCache:

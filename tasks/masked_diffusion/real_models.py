@@ -173,7 +173,7 @@ def calibrate(params: RealCalibrationParams, inputs: Inputs, out: Path, log: Log
 
     grid = params.grid
     reference = tried(QuotaParams()).em
-    families = {"lsp": list(lsp_settings(grid, grid.window)), "threshold": list(threshold_settings(grid))}
+    families: dict[str, list[Scheduler]] = {"lsp": list(lsp_settings(grid, grid.window)), "threshold": list(threshold_settings(grid))}
     chosen, metrics = {}, {f"calibration.em_reference.{params.name}": reference}
     for family, settings in families.items():
         trials = [tried(setting) for setting in log.progress(settings, desc=family)]

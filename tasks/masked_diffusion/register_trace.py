@@ -187,7 +187,8 @@ def read_programs(folder: Path, seed: int, split: str, count: int | None = None)
     from tasks.common.formats import read_parquet
 
     table = read_parquet(folder / "programs.parquet")
-    table = table[(table.seed == seed) & (table.split == split)].head(count)
+    table = table[(table.seed == seed) & (table.split == split)]
+    table = table if count is None else table.head(count)
     return [list(map(int, p)) for p in table.prompt], [list(map(int, a)) for a in table.answer]
 
 

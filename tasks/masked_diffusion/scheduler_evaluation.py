@@ -28,8 +28,10 @@ if TYPE_CHECKING:
     import pandas as pd
 
 LSP = ("lsp", "lsp_wide", "lsp_calibrated")
-OPPONENTS = (REFERENCE, "quota_half", "quota_block", "threshold", "threshold_block", "threshold_prefix", "threshold_prefix_whole")
-OPPONENTS += ("threshold_dual", "threshold_calibrated", "prophet", "ar")
+OPPONENTS = (
+    *(REFERENCE, "quota_half", "quota_block", "threshold", "threshold_block", "threshold_prefix", "threshold_prefix_whole"),
+    *("threshold_dual", "threshold_calibrated", "prophet", "prophet_min", "ar"),
+)
 ABLATIONS = (
     "lsp_wide",
     "lsp_tau3",
@@ -42,6 +44,9 @@ ABLATIONS = (
     "literal_nostab",
     "keep_draft",
 )
+SHOWN = ("lsp", "scattered", "threshold", "quota_half", "threshold_prefix", "threshold_dual")
+"""Arms of which some answers are drawn."""
+
 COMPARED = ("em", "nfe", "token_forwards", "attn_pairs", "flip_rate")
 GROWTH = ("quota", "literal", "threshold")
 
@@ -116,8 +121,8 @@ def compare_on_model(work: Work) -> Compared:
         result.tables[name] = table_of(found, answers[:count], SPECIALS.eos_id)
         result.decay[name] = [one.trace.active for one in found]
         result.flips[name] = [one.trace.flips for one in found]
-        if work.seed == 0:
-            again = zip(prompts[:4], answers[:4], strict=True)
+        if work.seed == 0 and name in SHOWN:
+            again = zip(prompts[:8], answers[:8], strict=True)
             result.examples[name] = [
                 decode(model, p, len(a), SPECIALS, scheduler, keep_margins=True, device=params.device) for p, a in again
             ]

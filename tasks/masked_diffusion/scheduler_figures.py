@@ -24,7 +24,7 @@ FAMILIES = {
     "longest stable prefix": ("lsp", "lsp_wide", "lsp_tau3", "lsp_calibrated", "no_stability", "fixed_tau"),
     "literal rule": ("literal", "literal_nostab"),
     "scattered, same count": ("scattered",),
-    "others": ("prophet", "ar"),
+    "others": ("prophet", "prophet_min", "ar"),
 }
 MARKERS = "osD^vPX*"
 DECAYING = ("literal_nostab", "literal", "lsp", "ar")
@@ -65,7 +65,7 @@ def commit_map(examples: Mapping[str, Sequence[Decoded]]) -> Figure:
     shown = [arm for arm in MAPPED if arm in examples]
     made, axes = figure(8.0, 1.2 + 1.15 * len(shown), rows=len(shown), squeeze=False)
     last = max(int(one.trace.committed.max()) for arm in shown for one in examples[arm])
-    image = None
+    image: Any = None
     for axis, arm in zip(axes[:, 0], shown, strict=True):
         table = np.stack([one.trace.committed for one in examples[arm]])
         image = axis.imshow(np.where(table < 0, np.nan, table), aspect="auto", cmap="viridis", vmin=0, vmax=last, interpolation="nearest")
@@ -90,7 +90,7 @@ def frontier(metrics: Metrics) -> Figure:
             low = [max(metrics[f"{arm}.em.trace"] - metrics.get(f"{arm}.em.trace.lo", metrics[f"{arm}.em.trace"]), 0) for arm in known]
             low = [min(v, 1.0) for v in low]
             axis.errorbar(x, y, yerr=[low, low], fmt=MARKERS[number], color=COLOURS[number], ms=6, elinewidth=0.7, alpha=0.9, label=family)
-        axis.set(xlabel=label, xscale="log", ylim=(-0.02, 1.02))
+        axis.set(xlabel=label, xscale="log", ylim=(-0.03, 1.05))
     axes[0].set_ylabel("exact match")
     made.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=4, fontsize=8.5)
     return made
@@ -123,7 +123,7 @@ def flips(found: Mapping[str, Sequence[Sequence[Sequence[float]]]]) -> Figure:
         for row, rates in zip(table, answers, strict=True):
             row[: len(rates)] = rates
         known = np.isfinite(table).sum(0)
-        enough = known >= max(3, 0.02 * len(answers))
+        enough = known >= max(3, 0.05 * len(answers))
         mean = np.where(enough, np.nansum(table, 0) / np.maximum(known, 1), np.nan)
         axis.plot(np.arange(calls), mean, marker=".", label=LABELS.get(arm, arm))
     axis.set(xlabel="call", ylabel="share of masked positions that flip", xlim=(0, 14), ylim=(0, None))
@@ -143,7 +143,7 @@ def margins(example: Decoded, panels: int = 4) -> Figure:
         axis.axvline(frontier_at - 0.5, color="black", lw=1, label="frontier")
         axis.axvline(frontier_at + passed - 0.5, color=COLOURS[1], ls=":", lw=1.5, label="passed")
         axis.axvline(frontier_at + length - 0.5, color=COLOURS[2], lw=1.5, label="committed up to here")
-        axis.set(ylabel="margin")
+        axis.set(ylabel="margin", ylim=(0, 1.45 * float(np.nanmax(example.trace.margins[0]))))
         axis.legend(fontsize=7.5, ncols=4, loc="upper right")
         frontier_at += length
     kept = len(example.trace.margins[0])
@@ -156,7 +156,8 @@ def margins(example: Decoded, panels: int = 4) -> Figure:
 def appends(examples: Mapping[str, Sequence[Decoded]]) -> Figure:
     """Which rows of the cache each call froze, for one answer: contiguous appends against rewritten blocks."""
     shown = [arm for arm in ("lsp", "threshold_prefix", "threshold_dual") if arm in examples]
-    made, axes = figure(9.0, 3.0, columns=len(shown), sharey=True, squeeze=False)
+    made, axes = figure(9.0, 3.4, columns=len(shown), sharey=True, squeeze=False)
+    handles: dict[str, Any] = {}
     for axis, arm in zip(axes[0], shown, strict=True):
         written = examples[arm][0].trace.appends
         seen = 0
@@ -165,12 +166,12 @@ def appends(examples: Mapping[str, Sequence[Decoded]]) -> Figure:
             axis.barh(number, again, left=start, color=COLOURS[1], height=0.7, label="again" if again else None)
             axis.barh(number, stop - start - again, left=start + again, color=COLOURS[0], height=0.7, label="for the first time")
             seen = max(seen, stop)
-        axis.invert_yaxis()
         axis.set(title=LABELS.get(arm, arm), xlabel="position (prompt first)")
         axis.title.set_fontsize(9.5)
-        handles: dict[str, Any] = dict(zip(*reversed(axis.get_legend_handles_labels()), strict=True))
-        axis.legend(handles.values(), handles.keys(), fontsize=7.5, loc="upper right")
+        handles |= dict(zip(*reversed(axis.get_legend_handles_labels()), strict=True))
+    made.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=2, fontsize=8.5)
     axes[0, 0].set_ylabel("write to the cache")
+    axes[0, 0].invert_yaxis()
     return made
 
 
