@@ -19,6 +19,7 @@ from tasks.masked_diffusion.delimiters import PROSE
 from tasks.masked_diffusion.model import MaskedDiffusionTransformer
 from tasks.masked_diffusion.prefix_schedule import LspParams
 from tasks.masked_diffusion.real_models import Loaded, load_any
+from tasks.masked_diffusion.register_trace import TraceTask, read_task
 from tasks.masked_diffusion.schedulers import QuotaParams, Scheduler, ThresholdParams, decode
 
 WHOLE = 256
@@ -88,6 +89,8 @@ def decode_prompts(params: DecodeParams, out: Path, log: Log) -> dict[str, float
     prompts = read_prompts(params.prompts)
     loaded = load_any(params.model, params.dtype, params.device, params.chat, PROSE)
     encoded = [loaded.text.encode(prompt) for prompt in prompts]
+    if (params.model / "task.json").is_file():
+        _check_programs(encoded, read_task(params.model))
     length = answer_length(params, loaded, max(map(len, encoded)))
     rows: list[dict[str, object]] = []
     summary: dict[str, float | int | str] = {"prompts": len(prompts), "answer_tokens": length}
@@ -127,6 +130,14 @@ def answer_length(params: DecodeParams, loaded: Loaded, prompt: int) -> int:
             )
         return params.length or room
     return params.length or WHOLE
+
+
+def _check_programs(encoded: list[list[int]], task: TraceTask) -> None:
+    """A model of the pipeline knows where things stand in programmes of the length that it was trained on, and in no others."""
+    for number, tokens in enumerate(encoded, 1):
+        if len(tokens) != task.prompt_length:
+            wanted = f"{task.prompt_length} tokens ({task.steps} steps)"
+            raise ValueError(f"prompt {number} has {len(tokens)} tokens; this model was trained on programmes of {wanted}")
 
 
 def _clock(device: str) -> float:

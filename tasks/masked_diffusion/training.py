@@ -148,4 +148,5 @@ def train_model(work: Work) -> Trained:
         accuracy = float((logits.argmax(-1) == answers)[masks].double().mean())
     save_model(work.folder, model)
     Pieces(TOKENS).save(work.folder)
+    (work.folder / "task.json").write_text(task.model_dump_json() + "\n")
     return Trained(losses, loss, accuracy, time.process_time() - started)

@@ -85,6 +85,14 @@ def test_answers_that_do_not_fit_are_refused(tmp_path):
     assert not (tmp_path / "o").exists()
 
 
+def test_programmes_of_another_length_than_the_models_are_refused(tmp_path):
+    own_model(tmp_path / "model")
+    (tmp_path / "model/task.json").write_text('{"steps": 3}')
+    (tmp_path / "p.txt").write_text("S=3+1=2#\nS=3+1#\n")
+    with pytest.raises(ValueError, match=r"prompt 2 has 6 tokens; this model was trained on programmes of 8 tokens \(3 steps\)"):
+        apply(TOOL, DecodeParams(model=tmp_path / "model", prompts=tmp_path / "p.txt"), tmp_path / "o")
+
+
 def test_a_folder_without_vocabulary_is_refused(tmp_path):
     save_model(tmp_path / "model", small_model())
     (tmp_path / "p.txt").write_text("S\n")
