@@ -1,0 +1,45 @@
+from __future__ import annotations
+
+import pytest
+import torch
+
+from tasks.masked_diffusion.loss import LEAST, draw_masks, masked_loss
+
+
+def test_loss_is_the_weighted_sum_over_masked_tokens():
+    generator = torch.Generator().manual_seed(0)
+    logits, answers = torch.randn(2, 3, 4, generator=generator), torch.tensor([[0, 1, 2], [3, 3, 0]])
+    masks, t = torch.tensor([[True, False, True], [False, True, False]]), torch.tensor([0.5, 0.25])
+    slow = 0.0
+    for b in range(2):
+        for i in range(3):
+            if masks[b, i]:
+                slow -= float(logits[b, i].log_softmax(-1)[answers[b, i]]) / float(t[b])
+    assert float(masked_loss(logits, answers, masks, t)) == pytest.approx(slow / 6, rel=1e-6)
+
+
+def test_the_loss_is_an_unbiased_bound_at_every_level():
+    """With uniform masks the expected weight of a token is P(masked) / t = 1, whatever t is."""
+    masks, t = draw_masks(200_000, 4, 0.0, torch.Generator().manual_seed(1))
+    assert float((masks / t[:, None]).mean()) == pytest.approx(1.0, abs=0.02)
+
+
+def test_suffix_masks_are_suffixes_and_uniform_ones_are_not():
+    masks, t = draw_masks(500, 10, 1.0, torch.Generator().manual_seed(2))
+    assert torch.equal(masks.sum(1), torch.ceil(10 * t).long())
+    assert bool((masks[:, 1:] >= masks[:, :-1]).all())
+    masks, _ = draw_masks(500, 10, 0.0, torch.Generator().manual_seed(2))
+    assert bool((masks[:, 1:] < masks[:, :-1]).any())
+
+
+def test_the_mixture_has_its_share():
+    masks, t = draw_masks(20_000, 12, 0.5, torch.Generator().manual_seed(3))
+    suffix = (masks[:, 1:] >= masks[:, :-1]).all(1) & (masks.sum(1) == torch.ceil(12 * t))
+    assert 0.5 < float(suffix.double().mean()) < 0.62  # uniform masks are suffixes at times
+    assert bool((t >= LEAST).all())
+    assert bool((t <= 1).all())
+
+
+def test_a_share_outside_its_range_is_refused():
+    with pytest.raises(ValueError, match=r"suffix_share must lie in \[0, 1\], got 1.5"):
+        draw_masks(2, 3, 1.5, torch.Generator())
