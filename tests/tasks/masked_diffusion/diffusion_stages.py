@@ -7,13 +7,13 @@ from typing import Any
 
 import yaml
 
-from flows.drafts.lsp import paper
+from flows.lsp import paper
 from tasks.common.node import Inputs, NullLog
 from tasks.masked_diffusion import decoding_speed, register_trace, scheduler_calibration, scheduler_evaluation, training
 
 ROOT = Path(__file__).parents[3]
-PAGE = ROOT / "flows/drafts/lsp.md"
-SECTIONS: dict[str, Any] = yaml.safe_load((ROOT / "flows/drafts/lsp.params.yaml").read_text())["lsp"]
+PAGE = ROOT / "docs/papers/lsp.md"
+SECTIONS: dict[str, Any] = yaml.safe_load((ROOT / "params.yaml").read_text())["lsp"]
 PAPER = paper
 
 

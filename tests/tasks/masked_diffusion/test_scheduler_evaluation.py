@@ -5,7 +5,7 @@ import pandas as pd
 import pytest
 from diffusion_stages import PAPER
 
-from flows.drafts import lsp as declared
+from flows import lsp as declared
 from tasks.masked_diffusion import real_models
 from tasks.masked_diffusion.prefix_schedule import LspParams
 from tasks.masked_diffusion.scheduler_evaluation import COMPARED, decay_excess, growth_of_work, pairs, slope
