@@ -287,7 +287,7 @@ paper = Paper(
         ),
         Deviation(
             "The claim that the budget follows the spread of the residual is reported, not judged.",
-            because="its sign depends on the model: flat residuals need few draws, spread ones many",
+            because="its sign depends on the model: a spread residual needs many draws, unless the heavy keys hold most of the softmax",
         ),
         Deviation(
             "Decode steps are timed with 64-bit signatures of random hyperplanes as predictor, on random keys.",
