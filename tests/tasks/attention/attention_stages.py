@@ -12,8 +12,8 @@ from tasks.common.node import Inputs, NullLog
 from tasks.language_models import benchmark_files, smollm2
 
 ROOT = Path(__file__).parents[3]
-PARAMS = ROOT / "flows/drafts/vattention.params.yaml"
-PAGE = ROOT / "flows/drafts/vattention.md"
+PARAMS = ROOT / "params.yaml"
+PAGE = ROOT / "docs/papers/vattention.md"
 SECTIONS = yaml.safe_load(PARAMS.read_text())["vattention"]
 SMOKE = SECTIONS["smoke"]
 NODES = {
@@ -26,7 +26,7 @@ NODES = {
 
 
 def paper():
-    from flows.drafts.vattention import paper as declared
+    from flows.vattention import paper as declared
 
     return declared
 
