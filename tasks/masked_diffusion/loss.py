@@ -47,6 +47,36 @@ def draw_masks(count: int, length: int, suffix_share: float, generator: torch.Ge
     return torch.where(chosen[:, None], suffix, uniform), t
 
 
+def frozen_prefix(masks: torch.Tensor, prompt: int, frozen: torch.Tensor) -> torch.Tensor:
+    """Which positions may be attended to from which, when what stands before the first mask must not look ahead.
+
+    With a cache, states of the prompt and of committed tokens stay as they were when nothing behind them was known. In samples that are
+    `frozen` the model learns to do without looking back at them again: the prompt sees itself alone, and a known token before the first
+    mask sees what stands before it. Positions from the first mask on see everything.
+
+    Args:
+        masks: (B, N) of answer tokens.
+        prompt: tokens in front of the answer, P.
+        frozen: (B,) of booleans; other samples see everything from everywhere.
+
+    Returns:
+        (B, P + N, P + N) of booleans, seen from the first index.
+
+    >>> import torch
+    >>> frozen_prefix(torch.tensor([[False, False, True]]), 1, torch.tensor([True])).int()[0].tolist()
+    [[1, 0, 0, 0], [1, 1, 0, 0], [1, 1, 1, 0], [1, 1, 1, 1]]
+    """
+    import torch
+
+    length = masks.shape[1]
+    first = prompt + torch.where(masks.any(1), masks.int().argmax(1), length)  # (B,)
+    place = torch.arange(prompt + length, device=masks.device)
+    edge = place.clamp(min=prompt - 1)  # the last position that a position of the prefix may see
+    ahead = place[None, :] > edge[:, None]  # (L, L)
+    prefix = place[None, :] < first[:, None]  # (B, L)
+    return ~(frozen[:, None, None] & prefix[:, :, None] & ahead[None])
+
+
 def masked_loss(logits: torch.Tensor, answers: torch.Tensor, masks: torch.Tensor, t: torch.Tensor) -> torch.Tensor:
     """Cross entropy of masked tokens, weighted by 1 / t, per answer token.
 

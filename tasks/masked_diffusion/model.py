@@ -84,7 +84,14 @@ class Block(nn.Module):
         self.down = nn.Linear(config.hidden, config.width, bias=False)
 
     def forward(
-        self, x: torch.Tensor, cosines: torch.Tensor, sines: torch.Tensor, layer: int, cache: StateCache | None, first: int = 0
+        self,
+        x: torch.Tensor,
+        cosines: torch.Tensor,
+        sines: torch.Tensor,
+        layer: int,
+        cache: StateCache | None,
+        first: int = 0,
+        allowed: torch.Tensor | None = None,
     ) -> torch.Tensor:
         """States (B, L - first, d) of the positions from `first` on, after the block, from x (B, L, d)."""
         batch, length, width = x.shape
@@ -93,7 +100,8 @@ class Block(nn.Module):
         query, key = rotate(query[:, :, first:], cosines[first:], sines[first:]), rotate(key, cosines, sines)
         if cache is not None:
             key, value = cache.extend(layer, key, value)  # (1, H, S, D)
-        seen = functional.scaled_dot_product_attention(query, key, value)  # (B, H, L - first, D)
+        rows = None if allowed is None else allowed[:, None, first:]
+        seen = functional.scaled_dot_product_attention(query, key, value, attn_mask=rows)  # (B, H, L - first, D)
         x = x[:, first:] + self.out(seen.transpose(1, 2).reshape(batch, length - first, width))
         after: torch.Tensor = x + self.down(functional.gelu(self.up(self.mlp_norm(x))))
         return after
@@ -133,7 +141,14 @@ class MaskedDiffusionTransformer(nn.Module):
             with torch.no_grad():
                 parameter.normal_(0.0, scale, generator=generator)
 
-    def forward(self, tokens: torch.Tensor, positions: torch.Tensor, cache: StateCache | None = None, first: int = 0) -> torch.Tensor:
+    def forward(
+        self,
+        tokens: torch.Tensor,
+        positions: torch.Tensor,
+        cache: StateCache | None = None,
+        first: int = 0,
+        allowed: torch.Tensor | None = None,
+    ) -> torch.Tensor:
         """Predict every token from all of them.
 
         Args:
@@ -141,6 +156,7 @@ class MaskedDiffusionTransformer(nn.Module):
             positions: where they stand, (L,).
             cache: states of other positions, which are attended to as well; then B = 1.
             first: only inputs from this one on are predicted, which saves part of the last block.
+            allowed: which input (second index) may be attended to from which (first), (B, L, L); None for all from all.
 
         Returns:
             logits (B, L - first, V).
@@ -149,7 +165,7 @@ class MaskedDiffusionTransformer(nn.Module):
         cosines, sines = rotary_angles(positions, self.config.width // self.config.heads)
         last = len(self.blocks) - 1
         for layer, block in enumerate(self.blocks):
-            x = block(x, cosines, sines, layer, cache, first if layer == last else 0)
+            x = block(x, cosines, sines, layer, cache, first if layer == last else 0, allowed)
         logits: torch.Tensor = self.head(self.norm(x))
         return logits
 

@@ -30,6 +30,8 @@ class PretrainParams(Params):
         weight_decay: of AdamW.
         clip: largest norm of the gradient.
         suffix_share: share of samples whose mask is a suffix of the answer; the others are masked as in LLaDA.
+        frozen_share: share of samples in which the prompt and the known tokens before the first mask do not look ahead, like states in
+            a cache. Without it most models learn to read the answer at the prompt's positions, and a frozen prefix breaks what they say.
         curriculum: share of the steps over which operands grow from 0..1 to all digits. Modular sums have no single input that tells
             anything about the result; without small operands first the model learns for long to read resets alone.
         check: masked answers on which the loss is measured in the end.
@@ -47,6 +49,7 @@ class PretrainParams(Params):
     weight_decay: float = Field(0.05, ge=0)
     clip: float = Field(1.0, gt=0)
     suffix_share: float = Field(0.5, ge=0, le=1)
+    frozen_share: float = Field(0.5, ge=0, le=1)
     curriculum: float = Field(0.5, ge=0, le=1)
     check: int = Field(512, ge=1)
     device: str = "cpu"
@@ -103,7 +106,7 @@ def train_model(work: Work) -> Trained:
     """Train and save one model; programmes, masks and weights come from its seed."""
     import torch
 
-    from tasks.masked_diffusion.loss import draw_masks, masked_loss
+    from tasks.masked_diffusion.loss import draw_masks, frozen_prefix, masked_loss
     from tasks.masked_diffusion.model import MaskedDiffusionTransformer, ModelConfig, save_model
     from tasks.masked_diffusion.pieces import Pieces
     from tasks.training.loop import descend
@@ -127,7 +130,10 @@ def train_model(work: Work) -> Trained:
     def sample(count: int, operand: int | None = None) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
         prompts, answers = (torch.from_numpy(x) for x in draw_programs(task, count, rng, operand))
         masks, t = draw_masks(count, task.answer_length, params.suffix_share, generator)
-        logits = model(torch.cat([prompts, answers.masked_fill(masks, MASK)], 1).to(device), positions, None, task.prompt_length)
+        frozen = torch.rand(count, generator=generator) < params.frozen_share
+        allowed = frozen_prefix(masks, task.prompt_length, frozen).to(device) if params.frozen_share else None
+        shown = torch.cat([prompts, answers.masked_fill(masks, MASK)], 1).to(device)
+        logits = model(shown, positions, None, task.prompt_length, allowed)
         return logits, answers.to(device), masks.to(device), t.to(device)
 
     groups = [{"params": list(model.parameters()), "betas": (0.9, 0.98)}]

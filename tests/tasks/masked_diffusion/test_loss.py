@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from tasks.masked_diffusion.loss import LEAST, draw_masks, masked_loss
+from tasks.masked_diffusion.loss import LEAST, draw_masks, frozen_prefix, masked_loss
 
 
 def test_loss_is_the_weighted_sum_over_masked_tokens():
@@ -43,3 +43,15 @@ def test_the_mixture_has_its_share():
 def test_a_share_outside_its_range_is_refused():
     with pytest.raises(ValueError, match=r"suffix_share must lie in \[0, 1\], got 1.5"):
         draw_masks(2, 3, 1.5, torch.Generator())
+
+
+def test_a_frozen_prefix_looks_at_nothing_behind_it_and_the_rest_at_everything():
+    masks, _ = draw_masks(200, 6, 0.5, torch.Generator().manual_seed(4))
+    frozen = torch.arange(200) % 2 == 0
+    allowed = frozen_prefix(masks, 3, frozen)
+    assert bool(allowed[~frozen].all())
+    for row, mask in zip(allowed[frozen], masks[frozen], strict=True):
+        first = 3 + (int(mask.int().argmax()) if bool(mask.any()) else 6)
+        for i in range(9):
+            seen = range(9) if i >= first else range(max(3, i + 1))
+            assert row[i].nonzero().flatten().tolist() == list(seen)

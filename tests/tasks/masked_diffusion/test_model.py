@@ -24,6 +24,18 @@ def test_positions_that_are_not_wanted_cost_nothing_and_change_nothing():
         torch.testing.assert_close(model(tokens, torch.arange(8), None, 3), model(tokens, torch.arange(8))[:, 3:])
 
 
+def test_what_may_not_be_attended_to_changes_nothing():
+    model, tokens = small_model(), torch.full((1, 6), 3)
+    other = tokens.clone()
+    other[0, 5] = 4
+    allowed = torch.ones(1, 6, 6, dtype=torch.bool)
+    allowed[0, :5, 5] = False
+    with torch.no_grad():
+        before, after = (model(x, torch.arange(6), None, 1, allowed)[0] for x in (tokens, other))
+    torch.testing.assert_close(before[:4], after[:4])
+    assert not torch.allclose(before[4], after[4])
+
+
 def test_rotation_depends_on_distance_alone():
     generator = torch.Generator().manual_seed(0)
     query, key = torch.randn(8, generator=generator), torch.randn(8, generator=generator)
