@@ -278,8 +278,8 @@ paper = Paper(
                 )
             ),
             scale="toy",
-            why_scale="Calls and work are exact; the small model's training prepares it for a frozen prefix, so that harm done in spite of that is "
-            "what could show. Trained without, it is harmed.",
+            why_scale="Calls and work are exact; the small model's training prepares it for a frozen prefix, so that harm in spite of that "
+            "is what could show. Trained without, it is harmed.",
             control=Control("snapping is switched off instead of the cache", swap={"no_cache": "no_snap"}),
         ),
         Claim(
@@ -322,9 +322,9 @@ paper = Paper(
             because="instruction-tuned models predict the end with huge margins at the far positions",
         ),
         Deviation(
-            "In half of the training samples the prompt and the known tokens before the first mask do not look ahead, like states in a cache.",
-            because="trained without it, most of the small models read the answer at the prompt's positions, and decode wrongly from a frozen prefix "
-            "what they decode rightly without a cache; large pretrained models are said not to",
+            "In half of the training samples the prompt and the known tokens before the first mask do not look ahead, as in a cache.",
+            because="trained without it, most of the small models read the answer at the prompt's positions, and decode wrongly from a "
+            "frozen prefix what they decode rightly without a cache; large pretrained models are said not to",
         ),
         Deviation(
             "Half of the training masks are suffixes of the answer, the others LLaDA's, and operands grow from 0..1 to 0..4 over "
