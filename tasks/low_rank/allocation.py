@@ -51,5 +51,5 @@ def global_ranks(importance: Mapping[Key, torch.Tensor], rank: int) -> dict[Key,
     order = raised.argsort(descending=True, stable=True)
     mask = torch.zeros(len(flat), dtype=torch.bool)
     mask[order[: rank * heads]] = True
-    parts = mask.split([value.numel() for value in importance.values()])
+    parts = torch.split(mask, [value.numel() for value in importance.values()])
     return {key: part.reshape(value.shape) for (key, value), part in zip(importance.items(), parts, strict=True)}

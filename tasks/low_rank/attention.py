@@ -66,7 +66,7 @@ def attention_blocks(model: nn.Module) -> list[AttentionBlock]:
             continue
         dimension = int(getattr(module, "head_dim", 0))
         if dimension < 1:
-            raise ValueError(f"attention module {name!r} ({type(module).__name__}) does not say its head_dim; it cannot be factorised per head")
+            raise ValueError(f"attention module {name!r} ({type(module).__name__}) lacks head_dim; it cannot be factorised per head")
         for part in needed[:3]:
             rows = int(getattr(module, part).out_features)
             if rows % dimension:
@@ -75,8 +75,8 @@ def attention_blocks(model: nn.Module) -> list[AttentionBlock]:
     if not blocks:
         kinds = sorted({type(m).__name__ for _, m in model.named_modules() if "ttention" in type(m).__name__})
         raise ValueError(
-            f"{type(model).__name__} has no attention with separate q_proj, k_proj, v_proj and o_proj (attention modules: {kinds or 'none'}); "
-            "models with one fused projection are not supported"
+            f"{type(model).__name__} has no attention with q_proj, k_proj, v_proj and o_proj (attention modules: {kinds or 'none'}); "
+            "one fused projection is not supported"
         )
     return blocks
 

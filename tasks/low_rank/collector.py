@@ -124,7 +124,7 @@ class GradientCollector:
             self._inputs[layer] = inputs[0].detach()
             if not output.requires_grad:
                 raise ValueError("no gradient reaches the projections; run the model under `gradients_from_embeddings`")
-            output.register_hook(lambda gradient: self._backward(layer, projection, gradient))
+            output.register_hook(lambda gradient: self._backward(layer, projection, gradient))  # type: ignore[no-untyped-call]
 
         return hook
 
@@ -159,7 +159,7 @@ class GradientCollector:
         for layer, (block, target) in enumerate(zip(self.blocks, statistics, strict=True)):
             widths = [block.heads(p) * block.head_dim for p in PROJECTIONS]
             for found, into in ((self.squares, target.fisher), (self.magnitudes, target.abs_gradient)):
-                for projection, part in zip(PROJECTIONS, (found[layer] / self.samples).split(widths, dim=1), strict=True):
+                for projection, part in zip(PROJECTIONS, torch.split(found[layer] / self.samples, widths, dim=1), strict=True):
                     into[projection] = split_heads(part.T, block.heads(projection)).contiguous()
         for (layer, name), total in self.importance.items():
             statistics[layer].importance[name] = total / self.samples
@@ -172,7 +172,7 @@ def _squared_changes(x: torch.Tensor, dy: torch.Tensor, base: Spectrum) -> torch
     else:
         heads, dimension = base.right.shape[0], base.right.shape[2]
         left = torch.einsum("bte,hek->bthk", x, base.left)
-        right = torch.einsum("bthd,hkd->bthk", dy.unflatten(-1, (heads, dimension)), base.right)
+        right = torch.einsum("bthd,hkd->bthk", dy.reshape(*dy.shape[:2], heads, dimension), base.right)
         change = (left * right).sum(1)  # (B, h, k)
     return (change * base.sigma).square().sum(0)
 

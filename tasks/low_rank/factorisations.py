@@ -1,8 +1,8 @@
 """The SVD family: every method is a truncated SVD after a change of coordinates on the input side.
 
 For W (E, H) and an invertible T (E, E), T W = U Sigma V^T gives A = T^-1 U Sigma^1/2 and B = Sigma^1/2 V^T, the best rank-r product in the
-norm |T (W - A B)|. Plain SVD has T = I; ASVD (Yuan et al., 2023) a diagonal of activation magnitudes; FWSVD (Hsu et al., 2022) a diagonal of
-summed Fisher information; SVD-LLM (Wang et al., 2024) whitened activations. Per head the same holds for every W_h.
+norm |T (W - A B)|. Plain SVD has T = I; ASVD (Yuan et al., 2023) a diagonal of activation magnitudes; FWSVD (Hsu et al., 2022) a diagonal
+of summed Fisher information; SVD-LLM (Wang et al., 2024) whitened activations. Per head the same holds for every W_h.
 """
 
 from __future__ import annotations
@@ -168,7 +168,7 @@ def truncate_heads(spectrum: Spectrum, kept: int | torch.Tensor) -> HeadFactors:
     >>> torch.allclose(truncate_heads(spectrum(w, Plain()), 3).A @ truncate_heads(spectrum(w, Plain()), 3).B, w, atol=1e-5)
     True
     """
-    heads, k = spectrum.sigma.shape
+    heads = len(spectrum.sigma)
     if isinstance(kept, int):
         chosen = torch.arange(kept).expand(heads, kept)
         ranks = [kept] * heads

@@ -116,10 +116,10 @@ def fine_tune(
     sizes = list(groups) if groups is not None else [len(W)]
     _check(weights, W, A, B, sizes, steps, keep)
     kept = sorted({0, steps, *keep})
-    totals = torch.stack([part.sum() for part in (weights * W.square()).split(sizes)])
+    totals = torch.stack([part.sum() for part in torch.split(weights * W.square(), sizes)])
     if not (totals > 0).all():
         raise ValueError("the weighted norm of a projection is zero; its Fisher information or its weight is zero everywhere")
-    scaled = torch.cat([part / total for part, total in zip(weights.split(sizes), totals, strict=True)])
+    scaled = torch.cat([part / total for part, total in zip(torch.split(weights, sizes), totals, strict=True)])
     a, b = torch.nn.Parameter(A.clone()), torch.nn.Parameter(B.clone())
     objective = np.empty((steps + 1, len(sizes)))
     last: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
@@ -127,7 +127,7 @@ def fine_tune(
 
     def losses(step: int) -> torch.Tensor:
         errors = (scaled * (W - a @ b).square()).sum(dim=(1, 2))  # (n,)
-        parts = torch.stack([part.sum() for part in errors.split(sizes)])
+        parts = torch.stack([part.sum() for part in torch.split(errors, sizes)])
         objective[step] = parts.detach().cpu().double().numpy()
         if step in kept:
             last[step] = (a.detach().clone(), b.detach().clone())
@@ -153,7 +153,7 @@ def _better(
         return last[0]
     steps = sorted(last)
     lowest = [steps[int(np.argmin([objective[s, g] for s in steps]))] for g in range(len(sizes))]
-    parts = [(last[s][0].split(sizes)[g], last[s][1].split(sizes)[g]) for g, s in enumerate(lowest)]
+    parts = [(torch.split(last[s][0], list(sizes))[g], torch.split(last[s][1], list(sizes))[g]) for g, s in enumerate(lowest)]
     return torch.cat([a for a, _ in parts]), torch.cat([b for _, b in parts])
 
 

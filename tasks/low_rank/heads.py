@@ -26,7 +26,9 @@ def split_heads(weight: torch.Tensor, heads: int) -> torch.Tensor:
     """
     rows, hidden = weight.shape
     if heads < 1 or rows % heads:
-        raise ValueError(f"a weight of shape {tuple(weight.shape)} does not divide into {heads} heads of {rows / max(heads, 1):g} rows each")
+        raise ValueError(
+            f"a weight of shape {tuple(weight.shape)} does not divide into {heads} heads of {rows / max(heads, 1):g} rows each"
+        )
     return weight.reshape(heads, rows // heads, hidden).transpose(1, 2)
 
 

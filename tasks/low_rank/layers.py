@@ -61,7 +61,7 @@ class PerHeadLowRankLinear(nn.Module):
         if self.quantise_input is not None:
             x = self.quantise_input(x)
         flat = self.A.permute(1, 0, 2).flatten(1)  # (E, h * r)
-        latent = (x @ flat).unflatten(-1, (self.heads, self.rank))
+        latent = (x @ flat).reshape(*x.shape[:-1], self.heads, self.rank)
         return latent if self.quantise_latent is None else self.quantise_latent(latent)
 
     def expand(self, latent: torch.Tensor) -> torch.Tensor:
@@ -70,7 +70,7 @@ class PerHeadLowRankLinear(nn.Module):
         return out if self.bias is None else out + self.bias
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """x (..., E) -> (..., h * H)."""
+        """Map x (..., E) to (..., h * H)."""
         return self.expand(self.latent(x))
 
 
@@ -84,7 +84,7 @@ class SharedLowRankLinear(nn.Module):
         self.bias = None if bias is None else nn.Parameter(bias.detach().clone())
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """x (..., E) -> (..., out)."""
+        """Map x (..., E) to (..., out)."""
         out = (x @ self.A) @ self.B
         return out if self.bias is None else out + self.bias
 
@@ -98,12 +98,10 @@ def low_rank_module(factors: HeadFactors | SharedFactors, like: nn.Module) -> nn
     weight = next(like.parameters())
     A, B = (part.to(weight.device, weight.dtype) for part in (factors.A, factors.B))
     bias = getattr(like, "bias", None)
-    made: nn.Module = (
-        PerHeadLowRankLinear(A, B, bias) if isinstance(factors, HeadFactors) else SharedLowRankLinear(A, B, bias)
-    )
+    made: nn.Module = PerHeadLowRankLinear(A, B, bias) if isinstance(factors, HeadFactors) else SharedLowRankLinear(A, B, bias)
     if (made.in_features, made.out_features) != (like.in_features, like.out_features):
         raise ValueError(
-            f"factors of a projection {made.in_features} -> {made.out_features} do not fit the layer {like.in_features} -> {like.out_features}"
+            f"factors of {made.in_features} -> {made.out_features} do not fit the layer of {like.in_features} -> {like.out_features}"
         )
     return made.requires_grad_(False)
 

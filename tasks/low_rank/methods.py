@@ -102,7 +102,7 @@ def truncated(
         rank: takes the place of the rank that `kept` would give.
     """
     factors: ModelFactors = {}
-    for group in (["".join(projections)] if method == JOINT else projections):
+    for group in ["".join(projections)] if method == JOINT else projections:
         mine = {key: value for key, value in spectra.items() if key[1] == group}
         size = rank or _rank(method, blocks[0], kept, projections if method == JOINT else (group,))  # type: ignore[arg-type]
         masks = None if statistics is None else global_ranks({key: statistics[key[0]].importance[key[1]] for key in mine}, size)
@@ -143,9 +143,10 @@ def cache_ratio(factors: ModelFactors, blocks: Sequence[AttentionBlock]) -> floa
     for layer, block in enumerate(blocks):
         full = block.heads("k") * block.head_dim
         dense += 2 * full
-        found = [factors.get((layer, p)) for p in ("k", "v")]  # type: ignore[call-overload]
-        if all(isinstance(f, SharedFactors) and f.owners > 1 for f in found):
-            taken += found[0].A.shape[1]
+        found = [factors.get((layer, p)) for p in ("k", "v")]
+        keys = found[0]
+        if isinstance(keys, SharedFactors) and keys.owners > 1:
+            taken += keys.A.shape[1]
             continue
         for f in found:
             taken += full if f is None else sum(f.ranks) if isinstance(f, HeadFactors) else f.A.shape[1]

@@ -39,11 +39,15 @@ def whitening(second_moment: torch.Tensor, ridge: float = RIDGE) -> torch.Tensor
         # A pivot at rounding level passes for positive definite and makes S useless: such matrices get a ridge as well.
         factor, failed = torch.linalg.cholesky_ex(moment + share * scale * identity)
         if not int(failed) and float(factor.diagonal().min()) ** 2 > 1e-12 * float(scale):
-            return factor
+            found: torch.Tensor = factor
+            return found
         share = ridge if share == 0 else 10 * share
-    raise ValueError(f"the second moment is indefinite even with a ridge of {LARGEST_RIDGE} times its mean diagonal; use more calibration tokens")
+    raise ValueError(
+        f"the second moment is indefinite even with a ridge of {LARGEST_RIDGE} times its mean diagonal; use more calibration tokens"
+    )
 
 
 def unwhiten(factor: torch.Tensor, columns: torch.Tensor) -> torch.Tensor:
     """S^-T times columns, (..., E, r): from whitened coordinates back to those of the weight."""
-    return torch.linalg.solve_triangular(factor.T, columns.to(factor.dtype), upper=True)
+    found: torch.Tensor = torch.linalg.solve_triangular(factor.T, columns.to(factor.dtype), upper=True)
+    return found
