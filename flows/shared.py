@@ -2,4 +2,11 @@
 
 from flows.engine.declare import Stage
 
-stages: list[Stage] = []
+stages: list[Stage] = [
+    Stage(
+        "smollm2",
+        "tasks.language_models.smollm2:prepare",
+        budget_min=5,
+        metrics=["model.{parameters_m,layers,vocabulary,probe_nats}"],
+    ),
+]

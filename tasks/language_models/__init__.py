@@ -1,0 +1,1 @@
+"""Language models as data: loading, caches, texts, scores and timing."""
