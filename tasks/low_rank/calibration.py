@@ -19,6 +19,7 @@ from tasks.low_rank.methods import importance_bases
 from tasks.low_rank.prepared import Part, sequences
 from tasks.low_rank.statistics import calibrate as calibrate_model
 from tasks.low_rank.statistics import save_statistics
+from tasks.quantisation.rotations import block_rotation
 
 
 class CalibrateParams(Params):
@@ -27,11 +28,15 @@ class CalibrateParams(Params):
     Attributes:
         seeds: as many as were prepared, or fewer.
         batch: sequences per pass; results do not depend on it beyond rounding.
+        rotated: collect the Fisher information of rotated keys and values too, for quantised training.
+        magnitudes: keep E|g| too, for the ablation of first order.
         device: torch device.
     """
 
-    seeds: int = Field(4, ge=1)
+    seeds: int = Field(3, ge=1)
     batch: int = Field(4, ge=1)
+    rotated: bool = True
+    magnitudes: bool = False
     device: str = "cpu"
 
 
@@ -72,7 +77,7 @@ class _Work:
 
 def _calibrate(work: _Work) -> dict[str, float]:
     statistics = calibrated(work.model, work.texts, work.seed, work.params)
-    save_statistics(statistics_file(work.out, work.seed), statistics)
+    save_statistics(statistics_file(work.out, work.seed), statistics, magnitudes=work.params.magnitudes)
     return tails(statistics)
 
 
@@ -80,7 +85,8 @@ def calibrated(model: Path, texts: Path, seed: int, params: CalibrateParams, par
     """Statistics of the model in a folder on one seed's text, with gradients in float32."""
     network, _ = load_model(model / "model", dtype="float32", device=params.device)
     batches = text_batches(sequences(texts, seed, part), params.batch, params.device)
-    return calibrate_model(network, batches, importance_bases)
+    rotation = block_rotation(network.config.get_text_config().hidden_size).to(params.device) if params.rotated else None
+    return calibrate_model(network, batches, importance_bases, rotation)
 
 
 def tails(statistics: Iterable[LayerStatistics]) -> dict[str, float]:

@@ -27,6 +27,7 @@ Bases = Mapping[tuple[int, str], Spectrum]
 """Singular triples whose importance is wanted, by layer and projection; `qkv` means the three side by side."""
 
 LOSS_SCALE = 2.0**10
+ROTATED: tuple[Projection, ...] = ("k", "v")
 
 
 @dataclass
@@ -38,6 +39,8 @@ class LayerStatistics:
     fisher: dict[Projection, torch.Tensor] = field(default_factory=dict)
     abs_gradient: dict[Projection, torch.Tensor] = field(default_factory=dict)
     importance: dict[str, torch.Tensor] = field(default_factory=dict)
+    fisher_rotated: dict[Projection, torch.Tensor] = field(default_factory=dict)
+    """E[(S g) o (S g)], of the weight that acts on rotated inputs, where a rotation S was given."""
 
 
 class MomentCollector:
@@ -89,17 +92,20 @@ class GradientCollector:
     Args:
         model: the decoder.
         bases: singular triples whose importance is wanted.
+        rotation: S (E, E), orthogonal: Fisher information of S W is collected too, for keys and values.
         scale: by which the loss was multiplied.
     """
 
-    def __init__(self, model: nn.Module, bases: Bases | None = None, scale: float = LOSS_SCALE) -> None:
+    def __init__(
+        self, model: nn.Module, bases: Bases | None = None, rotation: torch.Tensor | None = None, scale: float = LOSS_SCALE
+    ) -> None:
         self.blocks = attention_blocks(model)
-        self.bases, self.scale = dict(bases or {}), scale
+        self.bases, self.rotation, self.scale = dict(bases or {}), rotation, scale
         self.squares: list[torch.Tensor] = [self._empty(block) for block in self.blocks]
         self.magnitudes: list[torch.Tensor] = [self._empty(block) for block in self.blocks]
+        self.rotated: list[torch.Tensor] = [self._empty(block, ROTATED) for block in self.blocks] if rotation is not None else []
         self.importance = {key: torch.zeros_like(base.sigma) for key, base in self.bases.items()}
         self.samples = 0
-        self.mask: torch.Tensor | None = None
         self._inputs: dict[int, torch.Tensor] = {}
         self._outputs: dict[int, dict[str, torch.Tensor]] = {}
         self._hooks: list[Any] = []
@@ -115,8 +121,8 @@ class GradientCollector:
             hook.remove()
         self._hooks.clear()
 
-    def _empty(self, block: AttentionBlock) -> torch.Tensor:
-        columns = sum(block.heads(p) for p in PROJECTIONS) * block.head_dim
+    def _empty(self, block: AttentionBlock, projections: Sequence[Projection] = PROJECTIONS) -> torch.Tensor:
+        columns = sum(block.heads(p) for p in projections) * block.head_dim
         return torch.zeros(block.hidden, columns, device=next(block.module.parameters()).device)
 
     def _forward(self, layer: int, projection: Projection) -> Callable[..., None]:
@@ -141,6 +147,9 @@ class GradientCollector:
             gradient = sample_x.T @ sample_dy  # (E, q + k + v) of one sample
             self.squares[layer].addcmul_(gradient, gradient)
             self.magnitudes[layer].add_(gradient.abs_())
+            if self.rotation is not None:
+                rotated = (sample_x @ self.rotation.T).T @ sample_dy[:, -self.rotated[layer].shape[1] :]  # keys and values come last
+                self.rotated[layer].addcmul_(rotated, rotated)
         if layer == 0:
             self.samples += len(x)
         for (owner, name), base in self.bases.items():
@@ -157,9 +166,12 @@ class GradientCollector:
         if not self.samples:
             raise ValueError("the calibration set is empty: no sample's gradient was taken")
         for layer, (block, target) in enumerate(zip(self.blocks, statistics, strict=True)):
-            widths = [block.heads(p) * block.head_dim for p in PROJECTIONS]
-            for found, into in ((self.squares, target.fisher), (self.magnitudes, target.abs_gradient)):
-                for projection, part in zip(PROJECTIONS, torch.split(found[layer] / self.samples, widths, dim=1), strict=True):
+            sums = [(self.squares, target.fisher, PROJECTIONS), (self.magnitudes, target.abs_gradient, PROJECTIONS)]
+            if self.rotated:
+                sums.append((self.rotated, target.fisher_rotated, ROTATED))
+            for found, into, projections in sums:
+                widths = [block.heads(p) * block.head_dim for p in projections]
+                for projection, part in zip(projections, torch.split(found[layer] / self.samples, widths, dim=1), strict=True):
                     into[projection] = split_heads(part.T, block.heads(projection)).contiguous()
         for (layer, name), total in self.importance.items():
             statistics[layer].importance[name] = total / self.samples

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
 import torch
@@ -126,7 +126,7 @@ def fine_tune(
     best: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
 
     def losses(step: int) -> torch.Tensor:
-        errors = (scaled * (W - a @ b).square()).sum(dim=(1, 2))  # (n,)
+        errors: torch.Tensor = _HeadErrors.apply(a, b, W, scaled)  # (n,)
         parts = torch.stack([part.sum() for part in torch.split(errors, sizes)])
         objective[step] = parts.detach().cpu().double().numpy()
         if step in kept:
@@ -139,6 +139,23 @@ def fine_tune(
     with torch.no_grad():
         losses(steps)
     return Trajectory(objective, last, best)
+
+
+class _HeadErrors(torch.autograd.Function):
+    """sum F o (A B - W)^2 of each head, (n,): autograd would keep five arrays of the weight's size, this keeps one."""
+
+    @staticmethod
+    def forward(ctx: Any, A: torch.Tensor, B: torch.Tensor, W: torch.Tensor, F: torch.Tensor) -> torch.Tensor:
+        residual = torch.baddbmm(W, A, B, beta=-1)
+        weighted = F * residual
+        ctx.save_for_backward(A, B, weighted)
+        return torch.einsum("neh,neh->n", weighted, residual)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, None, None]:
+        A, B, weighted = ctx.saved_tensors
+        twice = 2 * gradient[:, None, None]
+        return twice * (weighted @ B.transpose(1, 2)), twice * (A.transpose(1, 2) @ weighted), None, None
 
 
 def _better(

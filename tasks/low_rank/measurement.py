@@ -7,14 +7,15 @@ KL(dense || factorised) in nats.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import nn
 
-from tasks.low_rank.attention import AttentionBlock
+from tasks.low_rank.attention import AttentionBlock, Projection
 from tasks.low_rank.collector import LayerStatistics
+from tasks.low_rank.heads import join_heads
 from tasks.low_rank.layers import merged
 from tasks.low_rank.methods import ModelFactors
 
@@ -45,12 +46,14 @@ class Reference:
 
     Attributes:
         ids: (n, T) token ids.
-        logp: the dense model's log-probabilities per batch, each (b, T - 1, V) float32.
+        probabilities: the dense model's, per batch, each (b, T - 1, V) float32.
+        negentropy: sum over tokens of sum p log p, nats.
         nats: its own negative log-likelihood per token.
     """
 
     ids: torch.Tensor
-    logp: tuple[torch.Tensor, ...]
+    probabilities: tuple[torch.Tensor, ...]
+    negentropy: float
     nats: float
 
     @classmethod
@@ -62,17 +65,23 @@ class Reference:
         """
         if ids.ndim != 2 or len(ids) == 0 or ids.shape[1] < 2:
             raise ValueError(f"sequences must have shape (n, T) with n >= 1 and T >= 2, got {tuple(ids.shape)}")
-        logp = tuple(_log_probabilities(model, part) for part in ids.split(BATCH))
-        total = sum(float(-_of_targets(found, part).double().sum()) for found, part in zip(logp, ids.split(BATCH), strict=True))
-        return cls(ids, logp, total / (len(ids) * (ids.shape[1] - 1)))
+        probabilities, negentropy, total = [], 0.0, 0.0
+        for part in torch.split(ids, BATCH):
+            logits = _logits(model, part)
+            probabilities.append(logits.softmax(-1))
+            negentropy += float((probabilities[-1] * logits.log_softmax(-1)).sum(-1).double().sum())
+            total += float(_nats(logits, logits.logsumexp(-1), part))
+        return cls(ids, tuple(probabilities), negentropy, total / (len(ids) * (ids.shape[1] - 1)))
 
     def quality(self, model: nn.Module) -> Quality:
         """Compare a model with the dense one."""
-        divergence = nats = 0.0
-        for kept, part in zip(self.logp, self.ids.split(BATCH), strict=True):
-            found = _log_probabilities(model, part)
-            nats -= float(_of_targets(found, part).double().sum())
-            divergence += float((kept.exp() * (kept - found)).sum(-1).double().sum())
+        divergence, nats = self.negentropy, 0.0
+        for p, part in zip(self.probabilities, torch.split(self.ids, BATCH), strict=True):
+            logits = _logits(model, part)
+            normaliser = logits.logsumexp(-1)
+            nats += float(_nats(logits, normaliser, part))
+            # sum p log q = sum p logit - normaliser: no second array of the vocabulary's size
+            divergence += float((normaliser - torch.linalg.vecdot(p, logits)).double().sum())
         tokens = len(self.ids) * (self.ids.shape[1] - 1)
         return Quality(max(divergence / tokens, 0.0), nats / tokens)
 
@@ -82,29 +91,41 @@ class Reference:
             return self.quality(model)
 
 
-def _log_probabilities(model: nn.Module, ids: torch.Tensor) -> torch.Tensor:
+def _logits(model: nn.Module, ids: torch.Tensor) -> torch.Tensor:
     with torch.inference_mode():
-        found: torch.Tensor = model(input_ids=ids, use_cache=False).logits[:, :-1].float().log_softmax(-1)
+        found: torch.Tensor = model(input_ids=ids, use_cache=False).logits[:, :-1].float()
     return found
 
 
-def _of_targets(logp: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
-    return logp.gather(-1, ids[:, 1:, None])
+def _nats(logits: torch.Tensor, normaliser: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
+    return (normaliser - logits.gather(-1, ids[:, 1:, None]).squeeze(-1)).double().sum()
 
 
-def weight_errors(factors: ModelFactors, blocks: Sequence[AttentionBlock], statistics: Sequence[LayerStatistics]) -> Mapping[str, float]:
-    """Relative squared errors, means over layers and projections.
+class WeightErrors:
+    """Relative squared errors of factors, means over layers and projections.
 
     `weight_err` is plain, `act_err` weighted with the second moment of the activations, `fisher_err` with the Fisher information.
     """
-    totals = dict.fromkeys(("weight_err", "act_err", "fisher_err"), 0.0)
-    for (layer, p), found in factors.items():
-        block, known = blocks[layer], statistics[layer]
-        weight = block.projection(p).weight.detach().float()  # type: ignore[operator]
-        error = found.weight() - weight  # (out, E)
-        moment = known.second_moment
-        fisher = known.fisher[p].transpose(1, 2).reshape(weight.shape)  # (out, E)
-        totals["weight_err"] += float(error.square().sum() / weight.square().sum())
-        totals["act_err"] += float(((error @ moment) * error).sum() / ((weight @ moment) * weight).sum())
-        totals["fisher_err"] += float((fisher * error.square()).sum() / (fisher * weight.square()).sum())
-    return {name: total / len(factors) for name, total in totals.items()}
+
+    def __init__(self, blocks: Sequence[AttentionBlock], statistics: Sequence[LayerStatistics]) -> None:
+        self.blocks, self.statistics = blocks, statistics
+        self._dense: dict[tuple[int, Projection], dict[str, float]] = {}
+
+    def of(self, factors: ModelFactors) -> dict[str, float]:
+        """The three errors of a model's factors."""
+        totals = dict.fromkeys(("weight_err", "act_err", "fisher_err"), 0.0)
+        for (layer, p), found in factors.items():
+            weight = self.blocks[layer].projection(p).weight.detach().float()  # type: ignore[operator]
+            if (layer, p) not in self._dense:
+                self._dense[layer, p] = self._squares(layer, p, weight)
+            for name, value in self._squares(layer, p, found.weight() - weight).items():
+                totals[name] += value / self._dense[layer, p][name]
+        return {name: total / len(factors) for name, total in totals.items()}
+
+    def _squares(self, layer: int, p: Projection, matrix: torch.Tensor) -> dict[str, float]:
+        known = self.statistics[layer]  # matrix (out, E)
+        return {
+            "weight_err": float(matrix.square().sum()),
+            "act_err": float(((matrix @ known.second_moment) * matrix).sum()),
+            "fisher_err": float((join_heads(known.fisher[p]) * matrix.square()).sum()),
+        }

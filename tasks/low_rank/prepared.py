@@ -35,7 +35,7 @@ class PrepareParams(Params):
         tokens: length of a sequence.
     """
 
-    seeds: int = Field(4, ge=1)
+    seeds: int = Field(3, ge=1)
     calibration: int = Field(24, ge=1)
     held_out: int = Field(8, ge=1)
     evaluation: int = Field(16, ge=1)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 import torch
 from torch import nn
 
 from tasks.common.formats import write_atomically
-from tasks.low_rank.attention import PROJECTIONS, AttentionBlock, attention_blocks
+from tasks.low_rank.attention import PROJECTIONS, AttentionBlock, Projection, attention_blocks
 from tasks.low_rank.collector import (
     LOSS_SCALE,
     Bases,
@@ -28,6 +28,7 @@ def calibrate(
     model: nn.Module,
     batches: Sequence[Batch],
     make_bases: MakeBases | None = None,
+    rotation: torch.Tensor | None = None,
     watch: Callable[[Iterable[Batch]], Iterable[Batch]] = iter,
 ) -> list[LayerStatistics]:
     """Moments of the activations, then Fisher information and, with `make_bases`, the importance of singular triples.
@@ -36,6 +37,7 @@ def calibrate(
         model: a decoder, in evaluation mode afterwards.
         batches: what the model takes, and labels; every row is a sample.
         make_bases: makes the triples from the blocks and the moments.
+        rotation: S (E, E), orthogonal: the Fisher information of S W is collected as well, for keys and values.
         watch: wraps each pass's batches, for a progress bar.
 
     Returns:
@@ -53,7 +55,7 @@ def calibrate(
             model(**inputs_of(batch), use_cache=False, logits_to_keep=1)
     statistics = moments.statistics()
     bases = make_bases(moments.blocks, statistics) if make_bases else None
-    with GradientCollector(model, bases) as gradients, gradients_from_embeddings(model):
+    with GradientCollector(model, bases, rotation) as gradients, gradients_from_embeddings(model):
         for batch in watch(batches):
             losses = sample_losses(model(**inputs_of(batch), use_cache=False).logits, batch["labels"])
             torch.autograd.backward(LOSS_SCALE * losses.sum())
@@ -72,8 +74,8 @@ def mask_of(batch: Batch) -> torch.Tensor | None:
     return None if mask is None else mask.bool()
 
 
-def save_statistics(path: Path, statistics: Sequence[LayerStatistics]) -> None:
-    """Write second moments as packed triangles, Fisher information in bfloat16 and importances; |g| is not kept."""
+def save_statistics(path: Path, statistics: Sequence[LayerStatistics], *, magnitudes: bool = False) -> None:
+    """Write second moments as packed triangles, Fisher information (and E|g| with `magnitudes`) in bfloat16, and importances."""
     from safetensors.torch import save_file
 
     tensors: dict[str, torch.Tensor] = {}
@@ -82,6 +84,9 @@ def save_statistics(path: Path, statistics: Sequence[LayerStatistics]) -> None:
         tensors[f"{layer}.second_moment"] = found.second_moment[rows, columns].cpu().contiguous()
         tensors[f"{layer}.abs_mean"] = found.abs_mean.cpu()
         tensors |= {f"{layer}.fisher.{p}": value.to(torch.bfloat16).cpu().contiguous() for p, value in found.fisher.items()}
+        tensors |= {f"{layer}.rotated.{p}": value.to(torch.bfloat16).cpu().contiguous() for p, value in found.fisher_rotated.items()}
+        if magnitudes:
+            tensors |= {f"{layer}.magnitude.{p}": value.to(torch.bfloat16).cpu().contiguous() for p, value in found.abs_gradient.items()}
         tensors |= {f"{layer}.importance.{name}": value.cpu().contiguous() for name, value in found.importance.items()}
     write_atomically(path, lambda p: save_file(tensors, p))
 
@@ -98,11 +103,15 @@ def load_statistics(path: Path) -> list[LayerStatistics]:
         moment = torch.zeros(len(mean), len(mean))
         rows, columns = torch.tril_indices(len(mean), len(mean))
         moment[rows, columns] = moment[columns, rows] = tensors[f"{layer}.second_moment"]
-        fisher = {p: tensors[f"{layer}.fisher.{p}"].float() for p in PROJECTIONS if f"{layer}.fisher.{p}" in tensors}
+        found = {kind: _projections(tensors, f"{layer}.{kind}") for kind in ("fisher", "magnitude", "rotated")}
         marks = f"{layer}.importance."
         importance = {name.removeprefix(marks): value for name, value in tensors.items() if name.startswith(marks)}
-        statistics.append(LayerStatistics(moment, mean, fisher, importance=importance))
+        statistics.append(LayerStatistics(moment, mean, found["fisher"], found["magnitude"], importance, found["rotated"]))
     return statistics
+
+
+def _projections(tensors: Mapping[str, torch.Tensor], name: str) -> dict[Projection, torch.Tensor]:
+    return {p: tensors[f"{name}.{p}"].float() for p in PROJECTIONS if f"{name}.{p}" in tensors}
 
 
 def check_layers(model: nn.Module, statistics: Sequence[LayerStatistics]) -> list[AttentionBlock]:

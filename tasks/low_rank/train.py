@@ -71,7 +71,7 @@ class TrainParams(Params):
         device: torch device.
     """
 
-    seeds: int = Field(4, ge=1)
+    seeds: int = Field(3, ge=1)
     arms: dict[str, Arm] = Field(default_factory=lambda: {"wsvd_kv": Arm()}, min_length=1)
     dtype: str = "bfloat16"
     device: str = "cpu"
