@@ -120,6 +120,7 @@ def load_compressed(folder: Path, dtype: str = "bfloat16", device: str = "cpu") 
         bias = torch.empty(block.heads(p) * block.head_dim, dtype=A.dtype) if entry["bias"] else None
         made: nn.Module = PerHeadLowRankLinear(A, B, bias) if entry["kind"] == "head" else SharedLowRankLinear(A, B, bias)
         put(blocks, {(entry["layer"], p): made})
+    model.tie_weights()  # so that weights which were written once are found under all their names
     missing, unexpected = load_model(model, str(folder / WEIGHTS), strict=False)
     if missing or unexpected:
         raise ValueError(f"{folder / WEIGHTS} does not fit its note: missing {sorted(missing)[:3]}, unexpected {sorted(unexpected)[:3]}")
