@@ -41,7 +41,7 @@ class SpeedParams(Params):
         head_dim: H.
         ranks: of latents per head.
         shared_rank: of the latent that all heads share.
-        rotary_rank: of the arms with rotary positions; those are timed in the shortest cache only.
+        rotary_rank: of the arms for models with rotary positions.
         rounds: repetitions, each of which gives one ratio.
         repeats: calls in a round, of which the median counts.
     """
@@ -86,13 +86,12 @@ def decode_arms(params: SpeedParams, length: int, rng: np.random.Generator) -> t
         arms[f"per_head_{rank}"], floats[f"per_head_{rank}"] = absorbed(h, rank, 1), 2.0 * h * rank
     arms["shared_reread"], floats["shared_reread"] = absorbed(1, params.shared_rank, 1), 2.0 * h * params.shared_rank
     arms["shared_once"], floats["shared_once"] = absorbed(1, params.shared_rank, h), 2.0 * params.shared_rank
-    if length == min(params.lengths):
-        r = params.rotary_rank
-        C, B_K = draw(1, h, length, r), draw(h, r, H)
-        positions, frequencies = np.arange(length)[None], rotary_frequencies(H).numpy()
-        arms[f"values_{r}"], floats[f"values_{r}"] = lambda: flash_decode(q, K, C), float(h * (H + r))
-        arms[f"rotary_{r}"] = lambda: flash_decode_with_rope(q, C, B_K, C, positions, frequencies)
-        floats[f"rotary_{r}"] = 2.0 * h * r
+    r = params.rotary_rank
+    C, B_K = draw(1, h, length, r), draw(h, r, H)
+    positions, frequencies = np.arange(length)[None], rotary_frequencies(H).numpy()
+    arms[f"values_{r}"], floats[f"values_{r}"] = lambda: flash_decode(q, K, C), float(h * (H + r))
+    arms[f"rotary_{r}"] = lambda: flash_decode_with_rope(q, C, B_K, C, positions, frequencies)
+    floats[f"rotary_{r}"] = 2.0 * h * r
     return arms, {arm: 4.0 * length * count for arm, count in floats.items()}
 
 

@@ -27,8 +27,12 @@ def answer_logits(model: Any, grids: Grids, batch: int = 200) -> torch.Tensor:
     return torch.cat(found)
 
 
-def answer_hits(model: Any, grids: Grids, batch: int = 200) -> np.ndarray:
-    """Whether the most likely token of the whole vocabulary is the right answer to each image's last question, (n,) of 0 and 1."""
-    best = answer_logits(model, grids, batch).argmax(-1).numpy()
-    hits: np.ndarray = best == grids.answers[:, -1]
+def hits_of(logits: torch.Tensor, grids: Grids) -> np.ndarray:
+    """Whether the most likely token of the whole vocabulary, of logits (n, V), is the right answer to each last question: (n,) of 0 and 1."""
+    hits: np.ndarray = logits.argmax(-1).numpy() == grids.answers[:, -1]
     return hits.astype(float)
+
+
+def answer_hits(model: Any, grids: Grids, batch: int = 200) -> np.ndarray:
+    """Right answers of a model to each image's last question, (n,) of 0 and 1."""
+    return hits_of(answer_logits(model, grids, batch), grids)

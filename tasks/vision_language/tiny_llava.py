@@ -49,7 +49,7 @@ class TinyLlavaParams(Params):
 
     kinds: tuple[Kind, ...] = ("read",)
     seeds: int = Field(3, ge=1)
-    steps: int = Field(300, ge=1)
+    steps: int = Field(240, ge=1)
     batch: int = Field(32, ge=1)
     turns: int = Field(12, ge=1)
     rate: float = Field(2e-3, gt=0)

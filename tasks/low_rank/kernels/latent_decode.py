@@ -91,9 +91,9 @@ def _compiled() -> tuple[Any, Any]:
                         out[b, first + i, j] /= total[i]
 
     @fast
-    def rebuild(latents: Any, B: Any, positions: Any, frequencies: Any, keys: Any) -> None:
-        # Keys of one tile: latents (size, r), B (r, H), rotated by position in the half-split layout.
-        half = frequencies.shape[0]
+    def rebuild(latents: Any, B: Any, cos: Any, sin: Any, keys: Any) -> None:
+        # Keys of one tile: latents (size, r), B (r, H), rotated by cos and sin (size, H/2) in the half-split layout.
+        half = cos.shape[1]
         for t in range(latents.shape[0]):
             for j in range(2 * half):
                 keys[t, j] = 0.0
@@ -102,16 +102,12 @@ def _compiled() -> tuple[Any, Any]:
                 for j in range(2 * half):
                     keys[t, j] += c * B[k, j]
             for j in range(half):
-                angle = np.float32(positions[t]) * frequencies[j]
-                cos, sin = np.cos(angle), np.sin(angle)
                 x, y = keys[t, j], keys[t, half + j]
-                keys[t, j], keys[t, half + j] = x * cos - y * sin, y * cos + x * sin
+                keys[t, j], keys[t, half + j] = x * cos[t, j] - y * sin[t, j], y * cos[t, j] + x * sin[t, j]
 
     @fast
-    def attend_with_rope(
-        q: Any, C_K: Any, B_K: Any, C_V: Any, positions: Any, frequencies: Any, lengths: Any, scale: Any, out: Any
-    ) -> None:
-        group, half = q.shape[1] // C_K.shape[1], frequencies.shape[0]
+    def attend_with_rope(q: Any, C_K: Any, B_K: Any, C_V: Any, cos: Any, sin: Any, lengths: Any, scale: Any, out: Any) -> None:
+        group, half = q.shape[1] // C_K.shape[1], cos.shape[2]
         scores, bits = np.empty(TILE, np.float32), np.empty(TILE, np.int32)
         powers = bits.view(np.float32)
         keys = np.empty((TILE, 2 * half), np.float32)
@@ -121,7 +117,7 @@ def _compiled() -> tuple[Any, Any]:
                 top[:], total[:] = np.float32(-3.0e38), np.float32(0.0)
                 for start in range(0, lengths[b], TILE):
                     stop = min(start + TILE, lengths[b])
-                    rebuild(C_K[b, g, start:stop], B_K[g], positions[b, start:stop], frequencies, keys)
+                    rebuild(C_K[b, g, start:stop], B_K[g], cos[b, start:stop], sin[b, start:stop], keys)
                     for i in range(group):
                         first = g * group + i
                         dots(q[b, first], keys[: stop - start], scale, scores)
@@ -193,8 +189,8 @@ def flash_decode_with_rope(
     if positions.shape != (C_K.shape[0], C_K.shape[2]):
         raise ValueError(f"positions must have shape (B, L) = {(C_K.shape[0], C_K.shape[2])}, got {positions.shape}")
     out = np.zeros((*q.shape[:2], C_V.shape[3]), np.float32)
-    scale = np.float32(q.shape[2] ** -0.5)
-    _compiled()[1](q, C_K, B_K, C_V, positions.astype(np.int64), frequencies.astype(np.float32), slots, scale, out)
+    angles = positions[..., None].astype(np.float32) * frequencies.astype(np.float32)  # (B, L, H/2)
+    _compiled()[1](q, C_K, B_K, C_V, np.cos(angles), np.sin(angles), slots, np.float32(q.shape[2] ** -0.5), out)
     return out
 
 
