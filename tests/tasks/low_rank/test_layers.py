@@ -91,7 +91,7 @@ def test_biases_stay_and_bad_shapes_are_refused():
     x = randn(5, 6)
     torch.testing.assert_close(made(x), x @ HeadFactors(made.A, made.B, (3, 3)).weight().T + layer.bias)
     with pytest.raises(ValueError, match=r"6 -> 12 do not fit the layer of 6 -> 8"):
-        low_rank_module(HeadFactors(randn(3, 6, 3), randn(3, 3, 4), (3, 3, 3)), layer)
+        low_rank_module(HeadFactors(randn(3, 6, 3), randn(3, 3, 4), (3, 3, 3)), torch.nn.Linear(6, 8, bias=False))
     with pytest.raises(ValueError, match="expected"):
         PerHeadLowRankLinear(randn(2, 6, 3), randn(2, 2, 4))
     with pytest.raises(ValueError, match="bias"):
