@@ -3,9 +3,10 @@
 Every model of the warm start goes the whole way: calibration on grids with images and questions, factorisation per head, Fisher-weighted
 fine-tuning with the iterate chosen on held-out grids, training through rounding. All arms of a model answer the same questions.
 
-Arms: `dense`; `svdllm`, `head_white`, `unweighted` (fine-tuned without weights, last iterate) and `wsvd_noq` in floating point; in precision
-`w<b>a<b>`: `wsvd`, `noq_rtn`, `rtn`, `hadamard` as in `quantised_evaluation`; and, in one precision, `wsvd` without one of its parts: `no_s1`
-(no rotation of the input), `no_s2` (none of the latents), `fixed_s2` (a random one that is not learned), `no_qat` (rotated, not trained).
+Arms: `dense`; `svdllm`, `head_white`, `unweighted` (fine-tuned without weights, last iterate) and `wsvd_noq` in floating point; in a
+precision `w<b>a<b>`: `wsvd`, `noq_rtn`, `rtn`, `hadamard` as in `quantised_evaluation`; and, in one precision, `wsvd` without one of its
+parts: `no_s1` (no rotation of the input), `no_s2` (none of the latents), `fixed_s2` (a random one that is not learned), `no_qat` (rotated,
+not trained).
 """
 
 from __future__ import annotations

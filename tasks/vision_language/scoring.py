@@ -21,14 +21,14 @@ def answer_logits(model: Any, grids: Grids, batch: int = 200) -> torch.Tensor:
         given = grids.batch(slice(start, start + batch))
         device = next(model.parameters()).device
         given = {name: value.to(device) for name, value in given.items() if name != "labels"}
+        given["input_ids"] = given["input_ids"][:, :-1]  # the token before the answer predicts it
         with torch.inference_mode():
-            # The last token is the answer; the one before it predicts it.
-            found.append(model(**given, use_cache=False, logits_to_keep=2).logits[:, 0].float().cpu())
+            found.append(model(**given, use_cache=False, logits_to_keep=1).logits[:, 0].float().cpu())
     return torch.cat(found)
 
 
 def hits_of(logits: torch.Tensor, grids: Grids) -> np.ndarray:
-    """Whether the most likely token of the whole vocabulary, of logits (n, V), is the right answer to each last question: (n,) of 0 and 1."""
+    """Whether the most likely token of the whole vocabulary is right, for logits (n, V) of each last answer: (n,) of 0 and 1."""
     hits: np.ndarray = logits.argmax(-1).numpy() == grids.answers[:, -1]
     return hits.astype(float)
 
