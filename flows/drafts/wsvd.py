@@ -125,8 +125,8 @@ paper = Paper(
     apply="tasks.low_rank.apply:compress",
     summary=(
         "Each head's query, key and value projection becomes a product of two thin matrices, so that decoding reads short latents "
-        "per head instead of keys and values. A truncated SVD of whitened weights is fine-tuned, layer by layer and without data, on an error "
-        "weighted element by element with the loss's Fisher information, then trained through 8-bit rounding between two rotations."
+        "per head instead of keys and values. A truncated SVD of whitened weights is fine-tuned, layer by layer and without data, on an "
+        "error weighted element by element with the loss's Fisher information, then trained through 8-bit rounding between two rotations."
     ),
     figures=("divergence_by_ratio", "objective_and_held_out", "latency", "errors_by_layer", "spectra", "ranks", "bytes_read"),
     stages=[

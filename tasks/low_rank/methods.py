@@ -26,7 +26,7 @@ from tasks.low_rank.factorisations import (
     truncate_heads,
     truncate_matrix,
 )
-from tasks.low_rank.heads import head_rank, matrix_rank
+from tasks.low_rank.heads import bounded_rank, head_rank, matrix_rank
 from tasks.low_rank.whitening import whitening
 
 Method = Literal["svd", "asvd", "svdllm", "fwsvd", "qsvd", "head_svd", "head_white"]
@@ -99,12 +99,15 @@ def truncated(
         kept: rho1, the share of parameters that is kept.
         statistics: with them ranks follow the global importance (of `qsvd` and `head_white`), without they are uniform.
         projections: which are factorised.
-        rank: takes the place of the rank that `kept` would give.
+        rank: takes the place of the rank that `kept` would give; cut to the full one, with a warning.
     """
     factors: ModelFactors = {}
     for group in ["".join(projections)] if method == JOINT else projections:
         mine = {key: value for key, value in spectra.items() if key[1] == group}
-        size = rank or _rank(method, blocks[0], kept, projections if method == JOINT else (group,))  # type: ignore[arg-type]
+        members: Sequence[Projection] = projections if method == JOINT else (group,)  # type: ignore[assignment]
+        columns = sum(blocks[0].heads(p) for p in members) * blocks[0].head_dim
+        width = blocks[0].head_dim if method in PER_HEAD else columns
+        size = _rank(method, blocks[0], kept, columns) if rank is None else bounded_rank(rank, blocks[0].hidden, width)
         masks = None if statistics is None else global_ranks({key: statistics[key[0]].importance[key[1]] for key in mine}, size)
         for key, value in mine.items():
             cut = size if masks is None else masks[key]
@@ -122,10 +125,8 @@ def truncated(
     return factors
 
 
-def _rank(method: Method, block: AttentionBlock, kept: float, projections: Sequence[Projection]) -> int:
-    if method in PER_HEAD:
-        return head_rank(kept, block.hidden, block.head_dim)
-    return matrix_rank(kept, block.hidden, sum(block.heads(p) for p in projections) * block.head_dim)
+def _rank(method: Method, block: AttentionBlock, kept: float, columns: int) -> int:
+    return head_rank(kept, block.hidden, block.head_dim) if method in PER_HEAD else matrix_rank(kept, block.hidden, columns)
 
 
 def parameter_ratio(factors: ModelFactors, blocks: Sequence[AttentionBlock]) -> float:

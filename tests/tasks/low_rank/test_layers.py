@@ -225,3 +225,14 @@ def test_folders_that_are_not_compressed_models_are_refused(tmp_path):
     (tmp_path / "m" / "low_rank.json").write_text(note.replace('"version": 1', '"version": 9'))
     with pytest.raises(ValueError, match="version 9"):
         load_compressed(tmp_path / "m")
+
+
+def test_a_rank_beyond_the_full_one_is_cut_with_a_warning():
+    model = tiny_model()
+    blocks = attention_blocks(model)
+    spectra = spectra_of("head_white", blocks, statistics())
+    with pytest.warns(UserWarning, match="rank 99 is more"):
+        found = truncated("head_white", spectra, blocks, 0.5, rank=99)
+    assert found[0, "k"].ranks == (HEAD, HEAD)
+    with pytest.raises(ValueError, match="unknown method 'lora'"):
+        spectra_of("lora", blocks, statistics())
