@@ -31,6 +31,7 @@ class CalibrateParams(Params):
         rotated: collect the Fisher information of rotated keys and values too, for quantised training.
         magnitudes: keep E|g| too, for the ablation of first order.
         device: torch device.
+        workers: processes, by default as many as the stage may use; a process takes seconds to start.
     """
 
     seeds: int = Field(3, ge=1)
@@ -38,6 +39,7 @@ class CalibrateParams(Params):
     rotated: bool = True
     magnitudes: bool = False
     device: str = "cpu"
+    workers: int | None = Field(None, ge=1)
 
 
 def statistics_file(folder: Path, seed: int) -> Path:
@@ -57,7 +59,7 @@ def calibrate(params: CalibrateParams, inputs: Inputs, out: Path, log: Log) -> M
     share of exact zeros.
     """
     items = [_Work(inputs["warmstart"], inputs["prepare"], out, seed, params) for seed in range(params.seeds)]
-    found = list(log.progress(map_parallel(_calibrate, items), total=len(items), desc="calibration"))
+    found = list(log.progress(map_parallel(_calibrate, items, workers=params.workers), total=len(items), desc="calibration"))
     return {
         name: value
         for what in ("tail", "zeros")

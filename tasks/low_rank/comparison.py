@@ -66,6 +66,7 @@ class EvaluateParams(Params):
         pairs: arms whose differences are reported, first minus second.
         dtype: in which models are run.
         device: torch device.
+        workers: processes, by default as many as the stage may use; a process takes seconds to start.
     """
 
     seeds: int = Field(3, ge=1)
@@ -75,6 +76,7 @@ class EvaluateParams(Params):
     pairs: tuple[tuple[str, str], ...] = ()
     dtype: str = "bfloat16"
     device: str = "cpu"
+    workers: int | None = Field(None, ge=1)
 
 
 def evaluate(params: EvaluateParams, inputs: Inputs, out: Path, log: Log) -> Metrics:
@@ -87,7 +89,7 @@ def evaluate(params: EvaluateParams, inputs: Inputs, out: Path, log: Log) -> Met
 
     needs = (inputs["warmstart"], inputs["prepare"], inputs["train-calibrate"], inputs["train"])
     items = [_Work(*needs, seed, params) for seed in range(params.seeds)]
-    found = list(log.progress(map_parallel(_evaluate, items), total=len(items), desc="seeds"))
+    found = list(log.progress(map_parallel(_evaluate, items, workers=params.workers), total=len(items), desc="seeds"))
     rows = pd.DataFrame([row for seed in found for row in seed.rows])
     write_parquet(out / "quality.parquet", rows)
     metrics = summaries(rows, params.pairs)

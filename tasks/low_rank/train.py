@@ -69,12 +69,14 @@ class TrainParams(Params):
         arms: by name.
         dtype: in which the model is run on held-out text.
         device: torch device.
+        workers: processes, by default as many as the stage may use; a process takes seconds to start.
     """
 
     seeds: int = Field(3, ge=1)
     arms: dict[str, Arm] = Field(default_factory=lambda: {"wsvd_kv": Arm()}, min_length=1)
     dtype: str = "bfloat16"
     device: str = "cpu"
+    workers: int | None = Field(None, ge=1)
 
 
 def factors_file(folder: Path, arm: str, seed: int, iterate: Literal["selected", "last"] = "selected") -> Path:
@@ -93,7 +95,7 @@ def train(params: TrainParams, inputs: Inputs, out: Path, log: Log) -> Metrics:
 
     folders = (inputs["warmstart"], inputs["prepare"], inputs["train-calibrate"], out)
     items = [_Work(*folders, seed, params) for seed in range(params.seeds)]
-    found = list(log.progress(map_parallel(_train, items), total=len(items), desc="seeds"))
+    found = list(log.progress(map_parallel(_train, items, workers=params.workers), total=len(items), desc="seeds"))
     write_parquet(out / "objective.parquet", pd.DataFrame([row for seed in found for row in seed.curve]))
     write_parquet(out / "errors.parquet", pd.DataFrame([row for seed in found for row in seed.errors]))
     metrics: Metrics = {}

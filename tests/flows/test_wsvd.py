@@ -42,6 +42,8 @@ class Figures(NullLog):
 @pytest.fixture(scope="module")
 def smoke(tmp_path_factory):
     root, log = tmp_path_factory.mktemp("smoke"), Figures()
+    patch = pytest.MonkeyPatch()
+    patch.setenv("PAPERS_THREADS", "1")  # results do not depend on it, and processes take seconds to start
     for stage in paper.stages:
         (root / stage.name).mkdir()
     (model,) = [stage for stage in shared.stages if stage.name == "smollm2"]
@@ -51,6 +53,7 @@ def smoke(tmp_path_factory):
     for stage in nodes("smoke"):
         node, params = given("smoke", stage)
         reported[stage.name] = node(params, Inputs({need: root / need for need in stage.needs}), root / stage.name, log)
+    patch.undo()
     return reported, log.names
 
 

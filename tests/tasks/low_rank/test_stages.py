@@ -39,6 +39,15 @@ class Kept(NullLog):
         super().figure(name, figure)
 
 
+@pytest.fixture(scope="module", autouse=True)
+def one_process():
+    """Processes take seconds to start; `test_comparison_repeats...` starts some."""
+    patch = pytest.MonkeyPatch()
+    patch.setenv("PAPERS_THREADS", "1")
+    yield
+    patch.undo()
+
+
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory):
     root = tmp_path_factory.mktemp("wsvd")
@@ -133,7 +142,7 @@ def test_comparison_reports_what_it_says(evaluated):
 
 
 def test_comparison_repeats_and_does_not_depend_on_the_number_of_processes(folders, evaluated, tmp_path, monkeypatch):
-    monkeypatch.setenv("PAPERS_THREADS", "1")
+    monkeypatch.setenv("PAPERS_THREADS", "2")
     params, metrics, _ = evaluated
     assert evaluate(params, Inputs(folders), tmp_path, NullLog()) == metrics
 
