@@ -11,7 +11,8 @@ One token attends to a cache, as at every step of decoding. All arms but torch's
 - `rotary_<r>`: latents for both, keys rebuilt and rotated tile by tile.
 
 Times of the arms with absorbed queries include the absorption. The folding of B_V into the output projection is not timed: it makes that
-projection smaller.
+projection smaller. All caches lie in one allocation: an array of its own size gets other memory pages, small or huge, which alone makes
+reading it twice as fast or slow.
 """
 
 from __future__ import annotations
@@ -56,14 +57,33 @@ class SpeedParams(Params):
     repeats: int = Field(3, ge=1)
 
 
+class Arena:
+    """Random arrays that start at cache lines of one large allocation."""
+
+    LINE = 16
+
+    def __init__(self, floats: int, rng: np.random.Generator) -> None:
+        self._memory, self._rng = np.empty(floats, np.float32), rng
+        self._next = -(self._memory.ctypes.data // 4) % self.LINE
+
+    def draw(self, *shape: int) -> np.ndarray:
+        """Standard normal numbers of this shape, float32."""
+        size = int(np.prod(shape))
+        found = self._memory[self._next : self._next + size].reshape(shape)
+        self._rng.standard_normal(dtype=np.float32, out=found)
+        self._next += -(-size // self.LINE) * self.LINE
+        return found
+
+
 def decode_arms(params: SpeedParams, length: int, rng: np.random.Generator) -> tuple[dict[str, Callable[[], object]], dict[str, float]]:
     """One step of decoding per arm, as functions, and the bytes of cache that each of them reads."""
     import torch
 
-    h, H = params.heads, params.head_dim
-
-    def draw(*shape: int) -> np.ndarray:
-        return rng.standard_normal(shape, dtype=np.float32)
+    h, H, r = params.heads, params.head_dim, params.rotary_rank
+    ranks = (*params.ranks, r)
+    per_slot = h * (2 * H + 2 * sum(ranks)) + 4 * params.shared_rank
+    small = h * H * (1 + sum(ranks) + 2 * params.shared_rank)
+    draw = Arena(length * per_slot + small + 1024, rng).draw
 
     def absorbed(cache_heads: int, rank: int, reads: int) -> Callable[[], object]:
         C_K, C_V, B_K = draw(1, cache_heads, length, rank), draw(1, cache_heads, length, rank), draw(h, rank, H)
@@ -86,7 +106,6 @@ def decode_arms(params: SpeedParams, length: int, rng: np.random.Generator) -> t
         arms[f"per_head_{rank}"], floats[f"per_head_{rank}"] = absorbed(h, rank, 1), 2.0 * h * rank
     arms["shared_reread"], floats["shared_reread"] = absorbed(1, params.shared_rank, 1), 2.0 * h * params.shared_rank
     arms["shared_once"], floats["shared_once"] = absorbed(1, params.shared_rank, h), 2.0 * params.shared_rank
-    r = params.rotary_rank
     C, B_K = draw(1, h, length, r), draw(h, r, H)
     positions, frequencies = np.arange(length)[None], rotary_frequencies(H).numpy()
     arms[f"values_{r}"], floats[f"values_{r}"] = lambda: flash_decode(q, K, C), float(h * (H + r))

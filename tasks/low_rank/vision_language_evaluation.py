@@ -60,7 +60,8 @@ class VisionLanguageParams(Params):
         calibration: images from which statistics are taken, each a sample with `turns` questions.
         held_out: images on which an iterate is chosen.
         turns: questions per calibration image.
-        questions: test questions, each about an image of its own.
+        questions: on which models are compared.
+        test_turns: so many of them are about one image, each asked by itself.
         steps: of fine-tuning.
         rate: of fine-tuning.
         keep_every: iterates among which held-out images choose.
@@ -74,9 +75,10 @@ class VisionLanguageParams(Params):
     kept: float = Field(0.5, gt=0)
     projections: tuple[Projection, ...] = ("k", "v")
     calibration: int = Field(128, ge=1)
-    held_out: int = Field(200, ge=1)
+    held_out: int = Field(64, ge=1)
     turns: int = Field(4, ge=1)
     questions: int = Field(2000, ge=1)
+    test_turns: int = Field(8, ge=1)
     steps: int = Field(100, ge=1)
     rate: float = Field(1e-3, gt=0)
     keep_every: int = Field(25, ge=1)
@@ -116,7 +118,7 @@ def _pairs(arms: Sequence[str]) -> Iterator[tuple[str, str]]:
 
 @dataclass(frozen=True)
 class Answers:
-    """How an arm answered: right ones as 0 and 1, (n,), and its mean divergence from the dense model."""
+    """How an arm answered: right ones as 0 and 1, (questions,), and its mean divergence from the dense model."""
 
     hits: np.ndarray
     kl_nats: float
@@ -146,7 +148,10 @@ def _measured(item: tuple[VisionLanguageParams, Path, int]) -> dict[str, Answers
     known, test = split_digits(seed)
     blocks = attention_blocks(model)
     statistics = calibrated(model, known, params, seed)
-    asked = Asked(model, draw_grids(test, params.questions, 1, params.kinds, np.random.default_rng([seed, 5])))
+    asked = Asked(
+        model,
+        draw_grids(test, -(-params.questions // params.test_turns), params.test_turns, params.kinds, np.random.default_rng([seed, 5])),
+    )
     found = {"dense": asked.answers(model)}
     floating = floating_arms(model, blocks, statistics, known, params, seed)
     for arm, factors in floating.items():
@@ -188,7 +193,7 @@ def floating_arms(
         return tune_model(blocks, found["head_white"], weights, steps=params.steps, rate=params.rate, keep_every=params.keep_every)
 
     weighted = tuned("element")
-    held_out = Asked(model, draw_grids(scans, params.held_out, 1, params.kinds, np.random.default_rng([seed, 4])))
+    held_out = Asked(model, draw_grids(scans, params.held_out, params.turns, params.kinds, np.random.default_rng([seed, 4])))
     curve = {}
     for step in weighted.kept:
         with merged(model, weighted.factors(step, best=True)):

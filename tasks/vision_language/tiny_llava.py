@@ -44,7 +44,7 @@ class TinyLlavaParams(Params):
         layers: of the decoder.
         heads: of the decoder.
         vision_hidden: width of the tower, two layers.
-        test_images: images with one question each on which accuracy is measured.
+        test_images: images on which accuracy is measured, with eight questions each.
     """
 
     kinds: tuple[Kind, ...] = ("read",)
@@ -58,7 +58,7 @@ class TinyLlavaParams(Params):
     layers: int = Field(4, ge=1)
     heads: int = Field(4, ge=1)
     vision_hidden: int = Field(96, ge=8)
-    test_images: int = Field(2000, ge=1)
+    test_images: int = Field(250, ge=1)
 
 
 def make_tiny_llava(params: TinyLlavaParams, seed: int) -> Any:
@@ -180,10 +180,10 @@ def train_tiny_llava(
 
 
 def accuracy_by_kind(model: Any, scans: Digits, images: int, kinds: Sequence[Kind], seed: int) -> dict[str, float]:
-    """Share of right answers on grids of these scans, one question per image, by kind."""
+    """Share of right answers on grids of these scans, eight questions per image, by kind."""
     found: dict[str, float] = {}
     for kind in kinds:
-        grids = draw_grids(scans, images, 1, [kind], np.random.default_rng([seed, 2]))
+        grids = draw_grids(scans, images, 8, [kind], np.random.default_rng([seed, 2]))
         found[kind] = float(answer_hits(model, grids).mean())
     return found
 

@@ -5,7 +5,7 @@ import pytest
 
 from tasks.common.node import Inputs, NullLog
 from tasks.low_rank import speed
-from tasks.low_rank.speed import SpeedParams, decode_arms, evaluate, length_name
+from tasks.low_rank.speed import Arena, SpeedParams, decode_arms, evaluate, length_name
 
 PARAMS = SpeedParams(lengths=(256, 384), heads=4, head_dim=16, ranks=(4, 8), shared_rank=20, rotary_rank=8, rounds=2, repeats=1)
 LATENT = ("per_head_4", "per_head_8", "shared_reread", "shared_once", "values_8", "rotary_8")
@@ -57,6 +57,18 @@ def test_arms_with_the_same_cache_give_the_same_result():
     np.testing.assert_allclose(arms["dense"](), arms["sdpa"]()[:, :, 0].numpy(), atol=1e-5)
     for name, width in (("per_head_4", 4), ("per_head_8", 8), ("shared_reread", 20), ("shared_once", 20), ("values_8", 8), ("rotary_8", 8)):
         assert np.asarray(arms[name]()).shape == (1, 4, width)
+
+
+def test_caches_start_at_cache_lines_and_do_not_overlap():
+    memory = Arena(200, np.random.default_rng(0))
+    first, second = memory.draw(3, 7), memory.draw(5)
+    kept = first.copy()
+    second[:] = 0.0
+    assert np.array_equal(first, kept)
+    assert [part.ctypes.data % 64 for part in (first, second)] == [0, 0]
+    assert first.std() > 0.3
+    with pytest.raises(ValueError, match="reshape"):
+        memory.draw(1000)
 
 
 def test_ratios_are_taken_within_a_round(tmp_path, monkeypatch):

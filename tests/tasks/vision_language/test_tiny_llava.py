@@ -17,7 +17,7 @@ from tasks.vision_language.tiny_llava import (
     train_tiny_llava,
 )
 
-SMALL = TinyLlavaParams(steps=4, batch=4, turns=2, hidden=32, heads=2, layers=2, vision_hidden=16, seeds=2, test_images=20)
+SMALL = TinyLlavaParams(steps=4, batch=4, turns=2, hidden=32, heads=2, layers=2, vision_hidden=16, seeds=2, test_images=5)
 TRAIN, TEST = split_digits(0)
 
 
@@ -35,26 +35,34 @@ def test_the_model_sees_sixteen_visual_tokens_and_the_whole_vocabulary():
     assert torch.stack(list(output.image_outputs.pooler_output)).shape == (5, CELLS, 32)
 
 
-def test_answers_depend_on_the_image_and_on_nothing_that_comes_later():
+def test_questions_about_one_image_are_answered_as_if_asked_alone():
     model = make_tiny_llava(SMALL, 0).eval()
-    some = grids(turns=2)
-    base = answer_logits(model, some)
-    assert base.shape == (5, len(VOCABULARY))
+    some = grids(turns=3)
+    together = answer_logits(model, some)
+    assert together.shape == (5, 3, len(VOCABULARY))
+    for turn in range(3):
+        one = some.__class__(some.pixels, some.digits, some.kinds, some.questions[:, turn : turn + 1], some.answers[:, turn : turn + 1])
+        given = one.batch()
+        with torch.inference_mode():
+            plain = model(input_ids=given["input_ids"][:, :-1], pixel_values=given["pixel_values"]).logits[:, -1]
+        torch.testing.assert_close(together[:, turn], plain, atol=1e-5, rtol=1e-5)
+
+
+def test_answers_depend_on_the_image():
+    model = make_tiny_llava(SMALL, 0).eval()
+    some = grids()
     darker = some.__class__(some.pixels * 0.5, some.digits, some.kinds, some.questions, some.answers)
-    assert not torch.allclose(answer_logits(model, darker), base)
-    other = np.stack([some.answers[:, 0], TOKEN["yes"] + 0 * some.answers[:, 1]], axis=1)
-    swapped = some.__class__(some.pixels, some.digits, some.kinds, some.questions, other)
-    torch.testing.assert_close(answer_logits(model, swapped), base)
+    assert not torch.allclose(answer_logits(model, darker), answer_logits(model, some))
 
 
-def test_hits_count_the_last_answer():
+def test_hits_count_the_most_likely_token_of_all():
     model = make_tiny_llava(SMALL, 0).eval()
     some = grids(turns=2)
     best = answer_logits(model, some).argmax(-1).numpy()
-    right = some.__class__(some.pixels, some.digits, some.kinds, some.questions, np.stack([some.answers[:, 0], best], axis=1))
-    assert answer_hits(model, right).tolist() == [1.0] * 5
-    wrong = some.__class__(some.pixels, some.digits, some.kinds, some.questions, np.stack([some.answers[:, 0], (best + 1) % 5], axis=1))
-    assert answer_hits(model, wrong).tolist() == [0.0] * 5
+    right = some.__class__(some.pixels, some.digits, some.kinds, some.questions, best)
+    assert answer_hits(model, right).tolist() == [1.0] * 10
+    wrong = some.__class__(some.pixels, some.digits, some.kinds, some.questions, best + np.array([0, 1]))
+    assert answer_hits(model, wrong).tolist() == [1.0, 0.0] * 5
 
 
 def test_batches_do_not_change_answers():
@@ -91,8 +99,12 @@ def test_training_learns_to_read_a_grid_of_few_scans():
     assert accuracy_by_kind(model, few, 50, ["read"], 0)["read"] > 0.2
 
 
-def test_the_node_writes_models_that_load_to_the_same_answers_and_runs_alike_twice(tmp_path):
-    first, second = (train(SMALL, Inputs(), tmp_path / name, NullLog()) for name in ("a", "b"))
+def test_the_node_writes_models_that_load_to_the_same_answers_and_processes_change_nothing(tmp_path, monkeypatch):
+    runs = []
+    for name, processes in (("a", "1"), ("b", "2")):
+        monkeypatch.setenv("PAPERS_THREADS", processes)
+        runs.append(train(SMALL, Inputs(), tmp_path / name, NullLog()))
+    first, second = runs
     assert first == second
     assert {"vlm.accuracy.read", "vlm.accuracy.read.lo", "vlm.accuracy.read.n"} <= set(first)
     a, b = (tmp_path / name / "seed1/model.safetensors" for name in ("a", "b"))
