@@ -94,7 +94,7 @@ QUANTISED = [
 ]
 """What `evaluate-quantised` reports."""
 
-FLOATING = ("svdllm", "head_svd", "head_white", "unweighted", "wsvd_noq")
+FLOATING = ("svdllm", "head_white", "unweighted", "wsvd_noq")
 ROUNDED = ("wsvd", "noq_rtn", "rtn", "hadamard")
 WITHOUT = ("no_s1", "no_s2", "fixed_s2", "no_qat")
 PRECISIONS = ("w8a8", "w4a4")
@@ -111,6 +111,8 @@ ANSWERED = [
     *(f"{a}.{what}.digit_grid-{b}.{what}.digit_grid" for a, b in ANSWER_PAIRS for what in ("accuracy", "kl_nats")),
 ]
 """What `evaluate-vlm` reports."""
+
+FOUR_BITS = "wsvd_w4a4.accuracy.digit_grid-wsvd_noq.accuracy.digit_grid"
 
 REAL = (
     "real weights of a 135-million-parameter model instead of LLaVA-7B; three draws of calibration and evaluation text, so that intervals "
@@ -165,7 +167,7 @@ paper = Paper(
                 f"{braces((*CLOSED, *SELECTED, *LAST))}.{{weight_err,act_err,fisher_err}}.smollm2",
                 "dense.{kl_nats,nats,perplexity}.smollm2",
                 f"{braces(TUNED)}.fisher_err_dropped.smollm2",
-                f"{braces([arm for arm in TUNED if arm != 'row_kv'])}.below_row.smollm2",
+                "{wsvd_kv,unweighted_kv,shuffled_kv}.below_row.smollm2",
                 *(f"{a}.{q}.smollm2-{b}.{q}.smollm2" for a, b in PAIRS for q in ("kl_nats", "nats", "fisher_err")),
             ],
         ),
@@ -281,10 +283,7 @@ paper = Paper(
             scale="toy",
             why_scale="real language weights of a small model, and a vision-language model of a million parameters on real digits; each of "
             "three of these answers the same 2,000 questions in both precisions",
-            control=Control(
-                "four bits for weights and activations",
-                check=at_least("wsvd_w4a4.accuracy.digit_grid-wsvd_noq.accuracy.digit_grid", -0.01),
-            ),
+            control=Control("four bits for weights and activations", check=at_least(FOUR_BITS, -0.01)),
         ),
         Claim(
             "more_parameters_are_better",
@@ -332,6 +331,18 @@ paper = Paper(
         Deviation(
             "Claims on weightings use the same rank for every head; the comparison with QSVD allocates ranks globally for both.",
             because="equal ranks make one batch and isolate the weights; global allocation is the published setting",
+        ),
+        Deviation(
+            "Rounding of the factorised projections, their input and their latents is simulated in floating point; the rest is not rounded.",
+            because="the claim is about what rounding loses there; integer kernels for the whole network are engineering of another kind",
+        ),
+        Deviation(
+            "The input's rotation has Hadamard blocks, of 64 for a width of 576.",
+            because="no Hadamard matrix of the doubling kind has that size",
+        ),
+        Deviation(
+            "Accuracy on images is that of LLaVAs of a million parameters, trained from scratch to read one digit of a grid.",
+            because="larger ones do not train in minutes; equal starts of queries and keys and an alignment loss let the look-up form",
         ),
         Deviation(
             "Speed on the CPU is that of attention without rotary positions.",
