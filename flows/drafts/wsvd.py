@@ -333,7 +333,7 @@ paper = Paper(
             because="equal ranks make one batch and isolate the weights; global allocation is the published setting",
         ),
         Deviation(
-            "Rounding of the factorised projections, their input and their latents is simulated in floating point; the rest is not rounded.",
+            "Rounding of the factorised projections, their input and their latents is simulated in floating point; the rest is not.",
             because="the claim is about what rounding loses there; integer kernels for the whole network are engineering of another kind",
         ),
         Deviation(

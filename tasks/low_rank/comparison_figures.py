@@ -57,7 +57,7 @@ def spectra_shown(blocks: Sequence[AttentionBlock], statistics: Sequence[LayerSt
     block, known = blocks[middle : middle + 1], statistics[middle : middle + 1]
     plain, white = (spectra_of(method, block, known, ("k",))[0, "k"].sigma[0].numpy() for method in ("head_svd", "head_white"))
     rank = head_rank(0.5, blocks[0].hidden, blocks[0].head_dim)
-    ranks = {}
+    ranks: dict[str, np.ndarray] = {}
     for p in PROJECTIONS:
         masks = global_ranks({layer: known.importance[p] for layer, known in enumerate(statistics)}, rank)
         ranks[p] = np.stack([masks[layer].sum(1).numpy() for layer in range(len(blocks))])

@@ -126,7 +126,7 @@ def fine_tune(
     best: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
 
     def losses(step: int) -> torch.Tensor:
-        errors: torch.Tensor = _HeadErrors.apply(a, b, W, scaled)  # (n,)
+        errors: torch.Tensor = _HeadErrors.apply(a, b, W, scaled)  # type: ignore[no-untyped-call]  # (n,)
         parts = torch.stack([part.sum() for part in torch.split(errors, sizes)])
         objective[step] = parts.detach().cpu().double().numpy()
         if step in kept:

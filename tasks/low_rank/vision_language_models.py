@@ -30,6 +30,8 @@ from tasks.low_rank.train import Arm, arm_weights, start_of
 from tasks.vision_language.multiple_choice import READERS, Asker, Question, hits
 
 STATISTICS = "statistics.safetensors"
+QuestionSet = Literal["scienceqa", "seed_bench"]
+HUB: dict[QuestionSet, str] = {"scienceqa": "derek-thomas/ScienceQA", "seed_bench": "lmms-lab/SEED-Bench"}
 
 
 class ModelParams(Params):
@@ -43,9 +45,7 @@ class ModelParams(Params):
     """
 
     model: str = "llava-hf/llava-1.5-7b-hf"
-    data: dict[Literal["scienceqa", "seed_bench"], str] = Field(
-        default_factory=lambda: {"scienceqa": "derek-thomas/ScienceQA", "seed_bench": "lmms-lab/SEED-Bench"}
-    )
+    data: dict[QuestionSet, str] = Field(default_factory=lambda: dict(HUB))
     dtype: Literal["bfloat16", "float16", "float32"] = "bfloat16"
     device: str = "cuda"
 
@@ -85,8 +85,9 @@ def load_vision_language(params: ModelParams) -> tuple[Any, Asker]:
     from transformers import AutoModelForImageTextToText, AutoProcessor
 
     kind = getattr(torch, params.dtype)
-    model: Any = AutoModelForImageTextToText.from_pretrained(params.model, dtype=kind).to(params.device)
-    return model.eval().requires_grad_(False), Asker(AutoProcessor.from_pretrained(params.model), params.device, kind)
+    model: Any = AutoModelForImageTextToText.from_pretrained(params.model, dtype=kind)
+    processor = AutoProcessor.from_pretrained(params.model)  # type: ignore[no-untyped-call]
+    return model.to(params.device).eval().requires_grad_(False), Asker(processor, params.device, kind)
 
 
 def questions_of(reader: str, source: str, split: str, count: int = 0) -> list[Question]:
@@ -152,11 +153,11 @@ def evaluate(params: AskParams, inputs: Inputs, out: Path, log: Log) -> Metrics:
                 found[arm, name] = hits(model, asker, asked)
     write_parquet(out / "hits.parquet", pd.DataFrame([{"arm": a, "set": s, "right": list(v)} for (a, s), v in found.items()]))
     metrics = dict(ratios)
-    for (arm, name), right in found.items():
-        data = f"{name}_{short(params.model)}"
+    for (arm, asked_set), right in found.items():
+        data = f"{asked_set}_{short(params.model)}"
         metrics |= summarise(f"{arm}.accuracy.{data}", right)
         if arm != "dense":
-            metrics |= paired(f"{arm}.accuracy.{data}-dense.accuracy.{data}", right, found["dense", name])
+            metrics |= paired(f"{arm}.accuracy.{data}-dense.accuracy.{data}", right, found["dense", asked_set])
     return metrics
 
 
