@@ -164,6 +164,7 @@ def latency_figure(found: dict[str, Rounds], metrics: Metrics) -> object:
             ax.bar_label(bars, fmt="%.1f", padding=2, fontsize=8)
             ax.set_xlabel(label)
             ax.margins(x=0.15)
-            ax.invert_yaxis()
+            if column == 0:  # the columns share it
+                ax.invert_yaxis()
         axes[0, column].set_title(f"{name} tokens in the cache")
     return sheet

@@ -82,8 +82,8 @@ class VisionLanguageParams(Params):
     steps: int = Field(100, ge=1)
     rate: float = Field(1e-3, gt=0)
     keep_every: int = Field(25, ge=1)
-    precisions: tuple[tuple[int, int], ...] = Field(((8, 8), (4, 4)), min_length=1)
-    ablated: tuple[int, int] = (4, 4)
+    precisions: tuple[tuple[int, int], ...] = Field(((8, 8), (2, 8)), min_length=1)
+    ablated: tuple[int, int] = (2, 8)
     training: QuantisationParams = QuantisationParams()
 
 

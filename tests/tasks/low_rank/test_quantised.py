@@ -157,8 +157,8 @@ def test_the_vision_language_stage_reports_every_arm_and_repeats(models, tmp_pat
     metrics = vision_language_evaluation.evaluate(SHORT, models, tmp_path, log)
     assert log.names == ["vlm_accuracy"]
     arms = ["dense", "svdllm", "head_white", "unweighted", "wsvd_noq"]
-    arms += [f"{arm}_{p}" for p in ("w8a8", "w4a4") for arm in ("wsvd", "noq_rtn", "rtn", "hadamard")]
-    arms += [f"{part}_w4a4" for part in ("no_s1", "no_s2", "fixed_s2", "no_qat")]
+    arms += [f"{arm}_{p}" for p in ("w8a8", "w2a8") for arm in ("wsvd", "noq_rtn", "rtn", "hadamard")]
+    arms += [f"{part}_w2a8" for part in ("no_s1", "no_s2", "fixed_s2", "no_qat")]
     for arm in arms:
         for what in ("accuracy", "kl_nats"):
             assert metrics[f"{arm}.{what}.digit_grid.n"] == 2
@@ -166,7 +166,7 @@ def test_the_vision_language_stage_reports_every_arm_and_repeats(models, tmp_pat
     assert metrics["dense.kl_nats.digit_grid"] < 1e-9
     pair = "wsvd_w8a8.accuracy.digit_grid-wsvd_noq.accuracy.digit_grid"
     assert metrics[pair] == pytest.approx(metrics["wsvd_w8a8.accuracy.digit_grid"] - metrics["wsvd_noq.accuracy.digit_grid"])
-    assert "wsvd_w4a4.kl_nats.digit_grid-no_s1_w4a4.kl_nats.digit_grid" in metrics
+    assert "wsvd_w2a8.kl_nats.digit_grid-no_s1_w2a8.kl_nats.digit_grid" in metrics
     assert vision_language_evaluation.evaluate(SHORT, models, tmp_path, NullLog()) == metrics
 
 
