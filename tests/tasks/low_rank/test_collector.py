@@ -194,5 +194,3 @@ def test_statistics_survive_their_file(calibrated, tmp_path):
         for kind in ("fisher", "abs_gradient", "fisher_rotated"):
             for p, value in getattr(theirs, kind).items():
                 assert torch.equal(getattr(ours, kind)[p], value.to(torch.bfloat16).float())
-
-

@@ -89,12 +89,13 @@ def test_seeds_that_were_not_prepared_are_named(folders):
         sequences(folders["prepare"], 7, "calibration")
 
 
-def test_too_much_text_is_refused(folders):
+def test_too_much_text_is_refused(folders, monkeypatch):
     from transformers import AutoTokenizer
 
+    monkeypatch.setattr("tasks.low_rank.prepared.documents", lambda seed, side: iter(["short", "a text that is long enough"]))
     tokenizer = AutoTokenizer.from_pretrained(folders["warmstart"] / "model")
-    with pytest.raises(ValueError, match=r"only .* files for calibration"):
-        beginnings(tokenizer, 10**6, 2000, 0, "calibration")
+    with pytest.raises(ValueError, match=r"only 1 files for calibration hold 9 tokens of docstrings, not 2"):
+        beginnings(tokenizer, 2, 9, 0, "calibration")
 
 
 def test_calibration_writes_statistics_with_importances_and_repeats(folders, tmp_path):
