@@ -170,12 +170,13 @@ def _row(seed: int, arm: str, divergence: float, nats: float) -> dict[str, Any]:
 def closed_form(
     cells: dict[str, Cell], blocks: Sequence[AttentionBlock], statistics: Sequence[LayerStatistics]
 ) -> Iterator[tuple[str, ModelFactors]]:
-    """Arms of the closed-form methods and their factors; a spectrum is made once for all that share it."""
-    made: dict[tuple[str, tuple[Projection, ...]], Spectra] = {}
+    """Arms of the closed-form methods and their factors; neighbours that share a spectrum make it once."""
+    made: dict[tuple[str, tuple[Projection, ...]], Spectra] = {}  # of one method at a time, as they are large
     for name, cell in cells.items():
         method: Method = "svdllm" if cell.method == "diagonal" else cell.method
         if (cell.method, cell.projections) not in made:
             known = [uncorrelated(layer) for layer in statistics] if cell.method == "diagonal" else statistics
+            made.clear()
             made[cell.method, cell.projections] = spectra_of(method, blocks, known, cell.projections)
         spectra = made[cell.method, cell.projections]
         ranking = statistics if cell.allocation == "global" else None

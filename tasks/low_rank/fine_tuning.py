@@ -141,6 +141,16 @@ def fine_tune(
     return Trajectory(objective, last, best)
 
 
+def split_groups(path: Trajectory, sizes: Sequence[int]) -> list[Trajectory]:
+    """The trajectory of a batch of groups as one trajectory per group."""
+
+    def part(kept: dict[int, tuple[torch.Tensor, torch.Tensor]], group: int) -> dict[int, tuple[torch.Tensor, torch.Tensor]]:
+        cut = list(sizes)
+        return {step: (torch.split(a, cut)[group].clone(), torch.split(b, cut)[group].clone()) for step, (a, b) in kept.items()}
+
+    return [Trajectory(path.objective[:, g : g + 1], part(path.last, g), part(path.best, g)) for g in range(len(sizes))]
+
+
 class _HeadErrors(torch.autograd.Function):
     """sum F o (A B - W)^2 of each head, (n,): autograd would keep five arrays of the weight's size, this keeps one."""
 
@@ -149,7 +159,7 @@ class _HeadErrors(torch.autograd.Function):
         residual = torch.baddbmm(W, A, B, beta=-1)
         weighted = F * residual
         ctx.save_for_backward(A, B, weighted)
-        return torch.einsum("neh,neh->n", weighted, residual)
+        return torch.linalg.vecdot(weighted.flatten(1), residual.flatten(1))
 
     @staticmethod
     def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, None, None]:

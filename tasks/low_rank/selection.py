@@ -15,7 +15,7 @@ from torch import nn
 
 from tasks.low_rank.attention import AttentionBlock, Projection
 from tasks.low_rank.factorisations import HeadFactors
-from tasks.low_rank.fine_tuning import Trajectory, fine_tune
+from tasks.low_rank.fine_tuning import Trajectory, fine_tune, split_groups
 from tasks.low_rank.measurement import Reference
 from tasks.low_rank.methods import ModelFactors
 
@@ -61,7 +61,7 @@ def tune_model(
     rate: float = 1e-4,
     keep_every: int = 25,
 ) -> Tuned:
-    """Fine-tune the factors of every projection, one after the other.
+    """Fine-tune the factors of every projection, layer after layer.
 
     Args:
         blocks: of the dense model.
@@ -75,12 +75,19 @@ def tune_model(
         ValueError: if a start is not factorised per head.
     """
     kept = tuple(sorted({*range(0, steps + 1, keep_every), steps}))
-    paths: dict[tuple[int, Projection], Trajectory] = {}
+    stacks: dict[tuple[int, int], list[tuple[int, Projection]]] = {}
     for (layer, p), found in start.items():
         if not isinstance(found, HeadFactors):
             raise ValueError(f"layer {layer}'s {p} has one latent for all heads; only factors per head are fine-tuned")
-        paths[layer, p] = fine_tune(weights(layer, p), blocks[layer].weight(p), found.A, found.B, steps=steps, rate=rate, keep=kept)
-    return Tuned(start, paths, kept)
+        stacks.setdefault((layer, found.A.shape[2]), []).append((layer, p))
+    paths: dict[tuple[int, Projection], Trajectory] = {}
+    for keys in stacks.values():  # a layer's projections of one rank are one batch
+        F, W = (torch.cat(parts) for parts in zip(*((weights(*key), blocks[key[0]].weight(key[1])) for key in keys), strict=True))
+        A, B = (torch.cat([getattr(start[key], side) for key in keys]) for side in ("A", "B"))
+        sizes = [len(start[key].A) for key in keys]
+        path = fine_tune(F, W, A, B, steps=steps, rate=rate, groups=sizes, keep=kept)
+        paths.update(zip(keys, split_groups(path, sizes), strict=True))
+    return Tuned(start, {key: paths[key] for key in start}, kept)
 
 
 def select(tuned: Tuned, model: nn.Module, held_out: Reference) -> tuple[int, dict[int, float]]:

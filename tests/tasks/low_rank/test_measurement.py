@@ -88,3 +88,15 @@ def test_only_factors_per_head_are_tuned():
     model = tiny_model()
     with pytest.raises(ValueError, match="one latent for all heads"):
         tune_model(attention_blocks(model), factors(model, "svdllm"), lambda layer, p: positive(2, 48, 8))
+
+
+def test_projections_tuned_together_are_tuned_as_alone():
+    model = tiny_model()
+    blocks = attention_blocks(model)
+    start = factors(model, projections=("k", "v"))
+    weights = {(layer, p): positive(2, 48, 8, seed=layer) for layer, p in start}
+    together = tune_model(blocks, start, lambda layer, p: weights[layer, p], steps=5, rate=3e-3, keep_every=5)
+    alone = {key: factor for key, factor in start.items() if key == (1, "v")}
+    single = tune_model(blocks, alone, lambda layer, p: weights[layer, p], steps=5, rate=3e-3, keep_every=5)
+    torch.testing.assert_close(together.factors(5)[1, "v"].A, single.factors(5)[1, "v"].A, rtol=1e-4, atol=1e-6)
+    assert list(together.paths) == list(start)
