@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
 import torch
 from pydantic import Field
 
@@ -41,14 +42,14 @@ class Cell(Params):
     """A closed-form method and what it factorises.
 
     Attributes:
-        method: which; `diagonal` is whitening without the correlations between channels.
+        method: which; `diagonal` is whitening without the correlations between channels, `permuted` with other channels' statistics.
         projections: what is factorised.
         kept: shares rho1, an arm each.
         allocation: of ranks.
         rank: in place of the rank that `kept` gives, for comparisons at an equal cache.
     """
 
-    method: Method | Literal["diagonal"]
+    method: Method | Literal["diagonal", "permuted"]
     projections: tuple[Projection, ...] = ("q", "k", "v")
     kept: tuple[float, ...] = Field((0.5,), min_length=1)
     allocation: Literal["uniform", "global"] = "uniform"
@@ -173,9 +174,9 @@ def closed_form(
     """Arms of the closed-form methods and their factors; neighbours that share a spectrum make it once."""
     made: dict[tuple[str, tuple[Projection, ...]], Spectra] = {}  # of one method at a time, as they are large
     for name, cell in cells.items():
-        method: Method = "svdllm" if cell.method == "diagonal" else cell.method
+        method: Method = "svdllm" if cell.method in ("diagonal", "permuted") else cell.method
         if (cell.method, cell.projections) not in made:
-            known = [uncorrelated(layer) for layer in statistics] if cell.method == "diagonal" else statistics
+            known = [altered(cell.method, layer) for layer in statistics]
             made.clear()
             made[cell.method, cell.projections] = spectra_of(method, blocks, known, cell.projections)
         spectra = made[cell.method, cell.projections]
@@ -189,9 +190,14 @@ def arm_name(name: str, cell: Cell, kept: float) -> str:
     return name if name.endswith("_kv") or cell.rank else f"{name}_r{round(100 * kept)}"
 
 
-def uncorrelated(known: LayerStatistics) -> LayerStatistics:
-    """Statistics whose channels do not correlate."""
-    return LayerStatistics(torch.diag(known.second_moment.diagonal()), known.abs_mean)
+def altered(method: str, known: LayerStatistics) -> LayerStatistics:
+    """Statistics whose channels do not correlate (`diagonal`) or belong to other channels (`permuted`), for others as they are."""
+    if method == "diagonal":
+        return LayerStatistics(torch.diag(known.second_moment.diagonal()), known.abs_mean)
+    if method == "permuted":
+        order = torch.from_numpy(np.random.default_rng(len(known.abs_mean)).permutation(len(known.abs_mean))).to(known.abs_mean.device)
+        return LayerStatistics(known.second_moment[order][:, order], known.abs_mean[order])
+    return known
 
 
 def tuned_factors(work: _Work) -> Iterator[tuple[str, ModelFactors]]:

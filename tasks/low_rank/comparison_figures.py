@@ -24,6 +24,7 @@ LABELS = {
     "qsvd": "QSVD",
     "qsvd_global": "QSVD, global ranks",
     "diagonal": "whitened, channels apart",
+    "permuted": "whitened, channels permuted",
     "head_svd": "per head, SVD",
     "head_white": "per head, whitened",
     "head_white_global": "per head, whitened, global ranks",
@@ -83,7 +84,12 @@ def divergence_by_ratio(rows: Any) -> Any:
     whole["method"] = whole.arm.str.replace(r"_r\d+$", "", regex=True)
     means = whole.groupby(["method", "arm"], sort=True)[["kl_nats", "param_ratio", "cache_ratio"]].mean().reset_index()
     for number, (method, part) in enumerate(means.groupby("method", sort=False)):
-        style = {"marker": "osD^v<>P"[number % 8], "color": COLOURS[number % len(COLOURS)], "ms": 5, "label": LABELS.get(method, method)}
+        style = {
+            "marker": "osD^v<>PX*pd"[number % 12],
+            "color": COLOURS[number % len(COLOURS)],
+            "ms": 5,
+            "label": LABELS.get(method, method),
+        }
         for axis, ratio in zip(axes, ("param_ratio", "cache_ratio"), strict=True):
             ordered = part.sort_values(ratio)
             axis.plot(ordered[ratio], ordered["kl_nats"], lw=1.2, **style)
@@ -170,4 +176,6 @@ def bytes_read(shown: Shown) -> Any:
         axis.text(value, place, f" {value}", va="center", fontsize=8)
     axis.set(xlabel="numbers read per cached token and layer (rho1 = 0.5)")
     axis.invert_yaxis()
+    axis.grid(False, axis="y")
+    axis.set_axisbelow(True)
     return fig

@@ -23,6 +23,7 @@ ARMS = {
 CELLS = {
     "svd": Cell(method="svd"),
     "diagonal": Cell(method="diagonal"),
+    "permuted": Cell(method="permuted"),
     "qsvd_global": Cell(method="qsvd", allocation="global"),
     "qsvd_same_cache": Cell(method="qsvd", rank=20),
     "head_white": Cell(method="head_white", kept=(0.5, 0.8)),
@@ -131,7 +132,16 @@ def test_global_ranks_differ_and_spend_what_uniform_ones_would(folders, trained)
 
 def test_comparison_reports_what_it_says(evaluated):
     params, metrics, figures = evaluated
-    arms = {"svd_r50", "diagonal_r50", "qsvd_global_r50", "qsvd_same_cache", "head_white_r50", "head_white_r80", "head_white_kv"}
+    arms = {
+        "svd_r50",
+        "diagonal_r50",
+        "permuted_r50",
+        "qsvd_global_r50",
+        "qsvd_same_cache",
+        "head_white_r50",
+        "head_white_r80",
+        "head_white_kv",
+    }
     arms |= {"wsvd_kv", "wsvd_r50", "wsvd_kv_last", "row_kv_last"}
     for arm in arms:
         for what in ("kl_nats", "nats", "perplexity", "weight_err", "act_err", "fisher_err", "param_ratio", "cache_ratio"):
