@@ -174,7 +174,7 @@ def closed_form(
     """Arms of the closed-form methods and their factors; neighbours that share a spectrum make it once."""
     made: dict[tuple[str, tuple[Projection, ...]], Spectra] = {}  # of one method at a time, as they are large
     for name, cell in cells.items():
-        method: Method = "svdllm" if cell.method in ("diagonal", "permuted") else cell.method
+        method: Method = "svdllm" if cell.method == "diagonal" or cell.method == "permuted" else cell.method
         if (cell.method, cell.projections) not in made:
             known = [altered(cell.method, layer) for layer in statistics]
             made.clear()

@@ -159,7 +159,8 @@ class _HeadErrors(torch.autograd.Function):
         residual = torch.baddbmm(W, A, B, beta=-1)
         weighted = F * residual
         ctx.save_for_backward(A, B, weighted)
-        return torch.linalg.vecdot(weighted.flatten(1), residual.flatten(1))
+        errors: torch.Tensor = torch.linalg.vecdot(weighted.flatten(1), residual.flatten(1))
+        return errors
 
     @staticmethod
     def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, None, None]:
