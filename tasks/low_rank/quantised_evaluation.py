@@ -1,0 +1,141 @@
+"""Node that measures the language model in low precision: factors trained through rounding, rounded factors, rounded dense weights.
+
+All arms quantise the same projections (those that `source` factorised) and leave the rest of the network as it is. A precision is called
+`w<weight bits>a<activation bits>`. Arms, by precision: `wsvd` rotates and trains the fine-tuned factors; `noq_rtn` rounds the same factors
+to nearest, without rotation or training; `rtn` and `hadamard` round the dense weights, without and after a rotation of the input.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from pydantic import Field, field_validator
+
+from tasks.common.formats import write_parquet
+from tasks.common.node import Inputs, Log, Metrics, Params
+from tasks.common.parallel import map_parallel
+from tasks.common.statistics import paired, summarise
+from tasks.language_models.pretrained import load_model
+from tasks.low_rank.calibration import statistics_file
+from tasks.low_rank.checkpoints import load_factors
+from tasks.low_rank.measurement import Quality, Reference
+from tasks.low_rank.prepared import sequences
+from tasks.low_rank.quantised import PLAIN, in_place, quantised_modules, rounded_modules
+from tasks.low_rank.statistics import check_layers, load_statistics
+from tasks.low_rank.train import factors_file
+from tasks.quantisation.quantised_training import QuantisationParams
+
+FACTORED, DENSE = ("wsvd", "noq_rtn"), ("rtn", "hadamard")
+
+
+class QuantisedParams(Params):
+    """What is quantised and how.
+
+    Attributes:
+        seeds: as many as were trained, or fewer.
+        source: arm of `train` whose selected factors are quantised.
+        precisions: (weight bits, activation bits) of the factored arms.
+        dense_precisions: the same for `rtn` and `hadamard`.
+        training: of `wsvd`; its bits are those of each precision.
+        dtype: in which the model is run.
+        device: torch device.
+    """
+
+    seeds: int = Field(4, ge=1)
+    source: str = "wsvd_kv"
+    precisions: tuple[tuple[int, int], ...] = Field(((8, 8), (4, 8)), min_length=1)
+    dense_precisions: tuple[tuple[int, int], ...] = ((8, 8),)
+    training: QuantisationParams = QuantisationParams()
+    dtype: str = "float32"
+    device: str = "cpu"
+
+    @field_validator("precisions", "dense_precisions")
+    @classmethod
+    def _supported(cls, precisions: tuple[tuple[int, int], ...]) -> tuple[tuple[int, int], ...]:
+        for weight_bits, activation_bits in precisions:
+            QuantisationParams(weight_bits=weight_bits, activation_bits=activation_bits)
+        return precisions
+
+
+def precision_name(bits: Sequence[int]) -> str:
+    """How a precision is called.
+
+    >>> precision_name((4, 8))
+    'w4a8'
+    """
+    return f"w{bits[0]}a{bits[1]}"
+
+
+def evaluate(params: QuantisedParams, inputs: Inputs, out: Path, log: Log) -> Metrics:
+    """Node: `<arm>_<precision>.{kl_nats,nats}.smollm2` over seeds, and `objective.parquet` (seed, precision, step, objective).
+
+    Also `float.kl_nats.smollm2` (the factors as they are, in floating point) and, for each precision, the paired differences of `wsvd` to
+    `noq_rtn` and to `float`, and of `hadamard` to `rtn`.
+    """
+    import pandas as pd
+
+    items = [
+        _Work(inputs["warmstart"], inputs["prepare"], inputs["train-calibrate"], inputs["train"], seed, params)
+        for seed in range(params.seeds)
+    ]
+    found = list(log.progress(map_parallel(_measured, items), total=len(items), desc="seeds"))
+    write_parquet(out / "objective.parquet", pd.DataFrame([row for seed in found for row in seed.curve]))
+    metrics: Metrics = {}
+    for arm in found[0].quality:
+        for what in ("kl_nats", "nats"):
+            metrics |= summarise(f"{arm}.{what}.smollm2", [getattr(seed.quality[arm], what) for seed in found])
+    for a, b in _pairs(list(found[0].quality)):
+        values = [[seed.quality[arm].kl_nats for seed in found] for arm in (a, b)]
+        metrics |= paired(f"{a}.kl_nats.smollm2-{b}.kl_nats.smollm2", *values)
+    return metrics
+
+
+def _pairs(arms: Sequence[str]) -> list[tuple[str, str]]:
+    wanted = [("wsvd", "noq_rtn"), ("hadamard", "rtn")]
+    found = [(arm, f"{b}_{arm.split('_')[-1]}") for arm in arms for a, b in wanted if arm.rsplit("_", 1)[0] == a]
+    return found + [(arm, "float") for arm in arms if arm.startswith("wsvd_")]
+
+
+@dataclass(frozen=True)
+class _Work:
+    model: Path
+    texts: Path
+    statistics: Path
+    factors: Path
+    seed: int
+    params: QuantisedParams
+
+
+@dataclass(frozen=True)
+class _Found:
+    quality: dict[str, Quality]
+    curve: list[dict[str, float | str]]
+
+
+def _measured(work: _Work) -> _Found:
+    params = work.params
+    model, _ = load_model(work.model / "model", dtype=params.dtype, device=params.device)
+    statistics = load_statistics(statistics_file(work.statistics, work.seed))
+    blocks = check_layers(model, statistics)
+    factors = load_factors(factors_file(work.factors, params.source, work.seed))
+    reference = Reference.of(model, sequences(work.texts, work.seed, "evaluation").to(params.device))
+    found = _Found({"float": reference.quality_with(model, factors)}, [])
+    for bits in params.precisions:
+        name = precision_name(bits)
+        for arm, base in (("wsvd", params.training), ("noq_rtn", PLAIN)):
+            how = base.model_copy(update={"weight_bits": bits[0], "activation_bits": bits[1]})
+            modules, trained = quantised_modules(factors, blocks, statistics, how, work.seed)
+            with in_place(blocks, modules):
+                found.quality[f"{arm}_{name}"] = reference.quality(model)
+            if arm == "wsvd":
+                mean = np.mean([part.objective for part in trained.values()], axis=0)
+                found.curve.extend({"seed": work.seed, "precision": name, "step": s, "objective": float(v)} for s, v in enumerate(mean))
+    projections = sorted({p for _, p in factors})
+    for bits in params.dense_precisions:
+        for arm in DENSE:
+            with in_place(blocks, rounded_modules(blocks, projections, *bits, hadamard=arm == "hadamard")):
+                found.quality[f"{arm}_{precision_name(bits)}"] = reference.quality(model)
+    return found

@@ -1,0 +1,1 @@
+"""Low-precision numbers for weights and activations: quantisers, rotations against outliers, training through rounding."""

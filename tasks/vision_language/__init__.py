@@ -1,0 +1,1 @@
+"""Small vision-language models, and questions about images made of real data."""

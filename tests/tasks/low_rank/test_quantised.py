@@ -1,0 +1,204 @@
+"""Quantised projections in a tiny model, and the two stages that measure them."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+from tasks.common.node import Inputs, NullLog
+from tasks.language_models.smollm2 import SmolLM2Params
+from tasks.language_models.smollm2 import prepare as prepare_model
+from tasks.low_rank import quantised_evaluation, vision_language_evaluation
+from tasks.low_rank.attention import attention_blocks
+from tasks.low_rank.calibration import CalibrateParams, calibrate
+from tasks.low_rank.layers import PerHeadLowRankLinear
+from tasks.low_rank.methods import spectra_of, truncated
+from tasks.low_rank.prepared import PrepareParams, prepare
+from tasks.low_rank.quantised import PLAIN, in_place, quantised_modules, rounded_modules
+from tasks.low_rank.quantised_evaluation import QuantisedParams
+from tasks.low_rank.train import Arm, TrainParams, train
+from tasks.low_rank.vision_language_evaluation import Asked, VisionLanguageParams, calibrated, floating_arms
+from tasks.quantisation.quantised_training import QuantisationParams
+from tasks.vision_language.digit_grid import draw_grids, split_digits
+from tasks.vision_language.tiny_llava import TinyLlavaParams, make_tiny_llava
+from tasks.vision_language.tiny_llava import train as train_models
+
+TINY = TinyLlavaParams(steps=3, batch=4, turns=2, hidden=32, heads=2, layers=2, vision_hidden=16, seeds=2, test_images=10)
+SHORT = VisionLanguageParams(
+    seeds=2, calibration=16, held_out=6, turns=2, questions=12, test_turns=2, steps=2, keep_every=1, training=QuantisationParams(steps=2)
+)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_process():
+    """Stages stay in this process, which has torch and transformers loaded."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PAPERS_THREADS", "1")
+        yield
+
+
+class Figures(NullLog):
+    def __init__(self) -> None:
+        self.names: list[str] = []
+
+    def figure(self, name, figure):
+        self.names.append(name)
+        super().figure(name, figure)
+
+
+@pytest.fixture(scope="module")
+def case():
+    """A tiny LLaVA with factors of its keys and values, and what calibration knows of it."""
+    model = make_tiny_llava(TINY, 0).eval()
+    blocks = attention_blocks(model)
+    statistics = calibrated(model, split_digits(0)[0], SHORT, 0)
+    factors = truncated("head_white", spectra_of("head_white", blocks, statistics, ("k", "v")), blocks, 0.5, None, ("k", "v"))
+    return model, blocks, statistics, factors
+
+
+def projected(modules, key, x):
+    with torch.inference_mode():
+        return modules[key](x)
+
+
+def activations(seed: int = 0) -> torch.Tensor:
+    return torch.randn(3, 7, 32, generator=torch.Generator().manual_seed(seed))
+
+
+def test_the_text_models_blocks_are_found_and_the_towers_are_not(case):
+    _, blocks, _, _ = case
+    assert len(blocks) == 2
+    assert all("language_model" in block.name for block in blocks)
+
+
+def test_sixteen_bits_are_the_factors_themselves(case):
+    _, blocks, statistics, factors = case
+    off = QuantisationParams(weight_bits=16, activation_bits=16, steps=0)
+    modules, _ = quantised_modules(factors, blocks, statistics, off, 0)
+    x = activations()
+    for key, found in factors.items():
+        torch.testing.assert_close(projected(modules, key, x), x @ found.weight().T, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("rotate_input", [True, False])
+def test_a_module_computes_rounded_latents_times_rounded_factors(case, rotate_input):
+    from tasks.quantisation.quantisers import fake_quantise
+    from tasks.quantisation.rotations import rotate
+
+    _, blocks, statistics, factors = case
+    modules, trained = quantised_modules(factors, blocks, statistics, QuantisationParams(steps=2, rotate_input=rotate_input), 0)
+    x, key = activations(), (1, "v")
+    seen = fake_quantise(rotate(x) if rotate_input else x, 8)
+    latents = fake_quantise(torch.einsum("bte,her->bthr", seen, trained[key].A), 8)
+    expected = torch.einsum("bthr,hrd->bthd", latents, trained[key].B).flatten(2)
+    torch.testing.assert_close(projected(modules, key, x), expected, atol=1e-5, rtol=1e-5)
+    assert isinstance(modules[key], PerHeadLowRankLinear)
+
+
+def test_starts_of_rotations_follow_seed_layer_and_projection(case):
+    _, blocks, statistics, factors = case
+    how = QuantisationParams(steps=0)
+    first, again, other = (quantised_modules(factors, blocks, statistics, how, seed)[1] for seed in (0, 0, 1))
+    assert torch.equal(first[0, "k"].latent_rotation, again[0, "k"].latent_rotation)
+    for different in (other[0, "k"], first[1, "k"], first[0, "v"]):
+        assert not torch.equal(first[0, "k"].latent_rotation, different.latent_rotation)
+
+
+def test_plain_rounding_neither_rotates_nor_trains(case):
+    _, blocks, statistics, factors = case
+    _, trained = quantised_modules(factors, blocks, statistics, PLAIN, 0)
+    found, key = trained[0, "k"], (0, "k")
+    assert torch.equal(found.latent_rotation, torch.eye(found.A.shape[2]).expand_as(found.latent_rotation))
+    assert (found.A - factors[key].A).abs().max() <= factors[key].A.abs().amax(1).max() / 127 / 2 * 1.001
+    assert len(found.objective) == 1
+
+
+def test_missing_rotated_fisher_and_shared_factors_are_refused(case):
+    _, blocks, statistics, factors = case
+    from dataclasses import replace
+
+    blind = [replace(layer, fisher_rotated={}) for layer in statistics]
+    with pytest.raises(ValueError, match="no rotated Fisher information; calibrate with a rotation"):
+        quantised_modules(factors, blocks, blind, QuantisationParams(), 0)
+    shared = truncated("svdllm", spectra_of("svdllm", blocks, statistics, ("k",)), blocks, 0.5, None, ("k",))
+    with pytest.raises(ValueError, match="only factors per head are quantised"):
+        quantised_modules(shared, blocks, statistics, QuantisationParams(), 0)
+
+
+def test_modules_stand_in_the_model_inside_the_block_only(case):
+    model, blocks, statistics, factors = case
+    asked = Asked(model, draw_grids(split_digits(0)[1], 6, 1, ["read"], np.random.default_rng(0)))
+    modules, _ = quantised_modules(factors, blocks, statistics, QuantisationParams(weight_bits=3, activation_bits=3, steps=0), 0)
+    with in_place(blocks, modules):
+        assert asked.answers(model).kl_nats > 1e-6
+    assert asked.answers(model).kl_nats < 1e-9
+    with in_place(blocks, rounded_modules(blocks, ("k", "v"), 16, 16, hadamard=True)):
+        assert asked.answers(model).kl_nats < 1e-6
+
+
+def test_unweighted_and_weighted_fine_tuning_differ(case):
+    model, blocks, statistics, _ = case
+    found = floating_arms(model, blocks, statistics, split_digits(0)[0], SHORT, 0)
+    assert set(found) == {"svdllm", "head_white", "wsvd_noq", "unweighted"}
+    assert not torch.equal(found["unweighted"][0, "k"].A, found["head_white"][0, "k"].A)
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("models")
+    train_models(TINY, Inputs(), folder, NullLog())
+    return Inputs({"warmstart-vlm": folder})
+
+
+def test_the_vision_language_stage_reports_every_arm_and_repeats(models, tmp_path):
+    log = Figures()
+    metrics = vision_language_evaluation.evaluate(SHORT, models, tmp_path, log)
+    assert log.names == ["vlm_accuracy"]
+    arms = ["dense", "svdllm", "head_white", "unweighted", "wsvd_noq"]
+    arms += [f"{arm}_{p}" for p in ("w8a8", "w2a8") for arm in ("wsvd", "noq_rtn", "rtn", "hadamard")]
+    arms += [f"{part}_w2a8" for part in ("no_s1", "no_s2", "fixed_s2", "no_qat")]
+    for arm in arms:
+        for what in ("accuracy", "kl_nats"):
+            assert metrics[f"{arm}.{what}.digit_grid.n"] == 2
+    assert "no_s1_w8a8.accuracy.digit_grid" not in metrics
+    assert metrics["dense.kl_nats.digit_grid"] < 1e-9
+    pair = "wsvd_w8a8.accuracy.digit_grid-wsvd_noq.accuracy.digit_grid"
+    assert metrics[pair] == pytest.approx(metrics["wsvd_w8a8.accuracy.digit_grid"] - metrics["wsvd_noq.accuracy.digit_grid"])
+    assert "wsvd_w2a8.kl_nats.digit_grid-no_s1_w2a8.kl_nats.digit_grid" in metrics
+    assert vision_language_evaluation.evaluate(SHORT, models, tmp_path, NullLog()) == metrics
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory):
+    root = tmp_path_factory.mktemp("quantised")
+    made = {name: root / name for name in ("warmstart", "prepare", "train-calibrate", "train")}
+    for folder in made.values():
+        folder.mkdir()
+    prepare_model(SmolLM2Params(source="random"), Inputs(), made["warmstart"], NullLog())
+    prepare(PrepareParams(seeds=2, calibration=4, held_out=2, evaluation=3, tokens=24), Inputs(made), made["prepare"], NullLog())
+    calibrate(CalibrateParams(seeds=2, batch=2), Inputs(made), made["train-calibrate"], NullLog())
+    train(TrainParams(seeds=2, arms={"wsvd_kv": Arm(steps=2, keep_every=1)}), Inputs(made), made["train"], NullLog())
+    return Inputs(made)
+
+
+def test_the_language_model_stage_reports_every_arm_and_repeats(folders, tmp_path):
+    params = QuantisedParams(seeds=2, precisions=((8, 8), (3, 8)), training=QuantisationParams(steps=2))
+    metrics = quantised_evaluation.evaluate(params, folders, tmp_path, NullLog())
+    for arm in ("float", "wsvd_w8a8", "noq_rtn_w8a8", "wsvd_w3a8", "noq_rtn_w3a8", "rtn_w8a8", "hadamard_w8a8"):
+        assert metrics[f"{arm}.kl_nats.smollm2.n"] == 2
+        assert f"{arm}.nats.smollm2" in metrics
+    for a, b in (("wsvd_w8a8", "noq_rtn_w8a8"), ("wsvd_w3a8", "float"), ("hadamard_w8a8", "rtn_w8a8")):
+        difference = metrics[f"{a}.kl_nats.smollm2-{b}.kl_nats.smollm2"]
+        assert difference == pytest.approx(metrics[f"{a}.kl_nats.smollm2"] - metrics[f"{b}.kl_nats.smollm2"], abs=1e-9)
+    assert metrics["noq_rtn_w3a8.kl_nats.smollm2"] > metrics["noq_rtn_w8a8.kl_nats.smollm2"]
+    curve = pd.read_parquet(tmp_path / "objective.parquet")
+    assert set(curve.columns) == {"seed", "precision", "step", "objective"}
+    assert len(curve) == 2 * 2 * 3
+    assert quantised_evaluation.evaluate(params, folders, tmp_path, NullLog()) == metrics
+
+
+def test_unsupported_precisions_are_refused():
+    with pytest.raises(ValueError, match="got 12"):
+        QuantisedParams(precisions=((12, 8),))
