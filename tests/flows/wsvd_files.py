@@ -2,10 +2,10 @@
 
 from pathlib import Path
 
-from flows.drafts.wsvd import paper
+from flows.wsvd import paper
 
 ROOT = Path(__file__).parents[2]
-PARAMS = ROOT / "flows/drafts/wsvd.params.yaml"
-PAGE = ROOT / "flows/drafts/wsvd.md"
+PARAMS = ROOT / "params.yaml"
+PAGE = ROOT / "docs/papers/wsvd.md"
 
 __all__ = ["PAGE", "PARAMS", "ROOT", "paper"]
