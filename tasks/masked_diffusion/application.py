@@ -7,6 +7,7 @@ prompts are programmes like `S=3+1-4=2+2#`.
 from __future__ import annotations
 
 import json
+import re
 import time
 from pathlib import Path
 from typing import Literal
@@ -19,7 +20,7 @@ from tasks.masked_diffusion.delimiters import PROSE
 from tasks.masked_diffusion.model import MaskedDiffusionTransformer
 from tasks.masked_diffusion.prefix_schedule import LspParams
 from tasks.masked_diffusion.real_models import Loaded, load_any
-from tasks.masked_diffusion.register_trace import TraceTask, read_task
+from tasks.masked_diffusion.register_trace import TOKENS, TraceTask, read_task
 from tasks.masked_diffusion.schedulers import QuotaParams, Scheduler, ThresholdParams, decode
 
 WHOLE = 256
@@ -50,9 +51,13 @@ def read_prompts(path: Path) -> list[str]:
     """Prompts of a text file, a line each, or of JSON Lines.
 
     Raises:
-        ValueError: if there are none, or a line of JSON has no `prompt`.
+        ValueError: if there are none, the file is no text, or a line of JSON has no `prompt`.
     """
-    lines = [line for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
+    try:
+        text = path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path} is no text in UTF-8: {error}") from None
+    lines = [line for line in text.splitlines() if line.strip()]
     if path.suffix in (".jsonl", ".json"):
         lines = [_prompt_of(line, f"{path}, line {number}") for number, line in enumerate(lines, 1)]
     if not lines:
@@ -87,6 +92,7 @@ def schedulers_of(params: DecodeParams, length: int) -> dict[str, Scheduler]:
 def decode_prompts(params: DecodeParams, out: Path, log: Log) -> dict[str, float | int | str]:
     """Decode prompts with a masked-diffusion model by longest stable prefix, next to quota and threshold decoding."""
     prompts = read_prompts(params.prompts)
+    _check_device(params.device)
     loaded = load_any(params.model, params.dtype, params.device, params.chat, PROSE)
     encoded = [loaded.text.encode(prompt) for prompt in prompts]
     if (params.model / "task.json").is_file():
@@ -132,12 +138,27 @@ def answer_length(params: DecodeParams, loaded: Loaded, prompt: int) -> int:
     return params.length or WHOLE
 
 
+def _check_device(device: str) -> None:
+    import torch
+
+    try:
+        torch.empty(1, device=device)
+    except (RuntimeError, AssertionError) as error:
+        raise ValueError(f"device {device!r} cannot be used here ({str(error).splitlines()[0]}); take another, say cpu") from None
+
+
 def _check_programs(encoded: list[list[int]], task: TraceTask) -> None:
-    """A model of the pipeline knows where things stand in programmes of the length that it was trained on, and in no others."""
+    """A model of the pipeline knows programmes of the length and law that it was trained on, and no others."""
+    digit = f"[0-{task.modulus - 1}]"
+    form = re.compile(f"S={digit}([{re.escape('=' + task.operations)}]{digit})*#(<pad>)*")
     for number, tokens in enumerate(encoded, 1):
         if len(tokens) != task.prompt_length:
             wanted = f"{task.prompt_length} tokens ({task.steps} steps)"
             raise ValueError(f"prompt {number} has {len(tokens)} tokens; this model was trained on programmes of {wanted}")
+        text = "".join(TOKENS[token] for token in tokens)
+        if not form.fullmatch(text):
+            known = f"S, = and a digit, then one of ={task.operations} and a digit per step, then #; digits below {task.modulus}"
+            raise ValueError(f"prompt {number} is {text!r}; this model was trained on programmes like {known}")
 
 
 def _clock(device: str) -> float:

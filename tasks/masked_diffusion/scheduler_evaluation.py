@@ -48,7 +48,6 @@ SHOWN = ("lsp", "scattered", "threshold", "quota_half", "threshold_prefix", "thr
 """Arms of which some answers are drawn."""
 
 COMPARED = ("em", "nfe", "token_forwards", "attn_pairs", "flip_rate")
-GROWTH = ("quota", "literal", "threshold")
 
 
 class CompareParams(Params):

@@ -156,7 +156,7 @@ def margins(example: Decoded, panels: int = 4) -> Figure:
 def appends(examples: Mapping[str, Sequence[Decoded]]) -> Figure:
     """Which rows of the cache each call froze, for one answer: contiguous appends against rewritten blocks."""
     shown = [arm for arm in ("lsp", "threshold_prefix", "threshold_dual") if arm in examples]
-    made, axes = figure(9.0, 3.4, columns=len(shown), sharey=True, squeeze=False)
+    made, axes = figure(9.0, 3.4, columns=len(shown), sharex=True, sharey=True, squeeze=False)
     handles: dict[str, Any] = {}
     for axis, arm in zip(axes[0], shown, strict=True):
         written = examples[arm][0].trace.appends

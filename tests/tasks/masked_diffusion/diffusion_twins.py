@@ -31,6 +31,33 @@ def left_to_right(model, prompt: list[int], length: int) -> list[int]:
     return tokens[len(prompt) :]
 
 
+@torch.inference_mode()
+def attention_written_out(model, tokens, positions, frozen):
+    """Logits (L, V) of inputs that attend to frozen states and to each other, and the inputs' own (key, value) per layer and place.
+
+    Args:
+        frozen: (key, value) of every frozen position, each (heads, width), by layer.
+    """
+    heads, width = model.config.heads, model.config.width // model.config.heads
+    turns = positions[:, None].double() * 10_000.0 ** (-torch.arange(0, width, 2).double() / width)
+    turn = torch.polar(torch.ones_like(turns), turns)[:, None]  # (L, 1, width / 2)
+
+    def turned(x):
+        pairs = torch.complex(x[..., : width // 2].double(), x[..., width // 2 :].double()) * turn
+        return torch.cat([pairs.real, pairs.imag], -1).float()
+
+    x, states = model.embedding(tokens) + model.places(positions), []
+    for block, kept in zip(model.blocks, frozen, strict=True):
+        query, key, value = (part.view(-1, heads, width) for part in block.qkv(block.attention_norm(x)).chunk(3, -1))
+        new = list(zip(turned(key), value, strict=True))
+        keys, values = (torch.stack(part) for part in zip(*kept, *new, strict=True))
+        weights = (torch.einsum("qhd,khd->hqk", turned(query), keys) / width**0.5).softmax(-1)
+        x = x + block.out(torch.einsum("hqk,khd->qhd", weights, values).flatten(1))
+        x = x + block.down(torch.nn.functional.gelu(block.up(block.mlp_norm(x))))
+        states.append(new)
+    return model.head(model.norm(x)), states
+
+
 def slow_threshold(model, prompt: list[int], length: int, threshold: float, block: int) -> tuple[list[int], int]:
     """Threshold decoding in blocks, straight from its definition."""
     tokens, calls = [*prompt, *[MASK] * length], 0

@@ -93,6 +93,25 @@ def test_programmes_of_another_length_than_the_models_are_refused(tmp_path):
         apply(TOOL, DecodeParams(model=tmp_path / "model", prompts=tmp_path / "p.txt"), tmp_path / "o")
 
 
+@pytest.mark.parametrize("prompt", ["+3+1-1#S", "S+3+1-1#", "S=3+7-1#", "S=3*1-1#", "S=3+1#-1", "S=31+-1#"])
+def test_what_is_no_programme_of_the_models_law_is_refused(tmp_path, prompt):
+    own_model(tmp_path / "model")
+    (tmp_path / "model/task.json").write_text('{"steps": 3, "operations": "+-", "modulus": 5}')
+    (tmp_path / "prompts.txt").write_text(f"S=3+1-1#\n{prompt}\n")
+    with pytest.raises(ValueError, match=r"prompt 2 is .*; this model was trained on programmes like S, = and a digit"):
+        apply(TOOL, DecodeParams(model=tmp_path / "model", prompts=tmp_path / "prompts.txt"), tmp_path / "out.jsonl")
+
+
+def test_bytes_and_unknown_devices_are_refused(tmp_path):
+    own_model(tmp_path / "model")
+    (tmp_path / "bytes.txt").write_bytes(b"\xff\xfe")
+    with pytest.raises(ValueError, match=r"bytes.txt is no text in UTF-8"):
+        read_prompts(tmp_path / "bytes.txt")
+    (tmp_path / "prompts.txt").write_text("S=3+1#\n")
+    with pytest.raises(ValueError, match="device 'nowhere' cannot be used here"):
+        apply(TOOL, DecodeParams(model=tmp_path / "model", prompts=tmp_path / "prompts.txt", device="nowhere"), tmp_path / "out.jsonl")
+
+
 def test_a_folder_without_vocabulary_is_refused(tmp_path):
     save_model(tmp_path / "model", small_model())
     (tmp_path / "p.txt").write_text("S\n")

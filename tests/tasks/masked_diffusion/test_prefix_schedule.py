@@ -4,7 +4,8 @@ import math
 
 import numpy as np
 import pytest
-from diffusion_twins import MASK, STOP, Chain, left_to_right, slow_length, small_model
+import torch
+from diffusion_twins import MASK, STOP, Chain, attention_written_out, left_to_right, slow_length, small_model
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
@@ -130,7 +131,6 @@ def test_the_first_call_is_the_same_with_and_without_a_cache():
 
 def test_with_block_causal_attention_a_cache_changes_nothing():
     """Positions see only the prompt and positions of their own and earlier blocks; blocks are committed whole: nothing frozen is stale."""
-    import torch
     from torch.nn import functional
 
     from tasks.masked_diffusion import model as module
@@ -147,32 +147,50 @@ def test_with_block_causal_attention_a_cache_changes_nothing():
             positions_now[:] = [positions]
             return inner(tokens, positions, cache)
 
-    def masked(query, key, value):
+    def masked(query, key, value, attn_mask=None):
         rows, columns = positions_now[0] // block, torch.arange(key.shape[2]) // block
         return functional.scaled_dot_product_attention(query, key, value, attn_mask=columns[None] <= rows[:, None])
 
     fake = type("fake", (), {"scaled_dot_product_attention": staticmethod(masked), "gelu": staticmethod(functional.gelu)})
     original, module.functional = module.functional, fake
     try:
-        # alpha = beta = 1 / remaining blocks is what commits one block per call: forced by snapping to the block's end
-        found = [_blockwise(Blocked(), prompt, 16, block, cache) for cache in (True, False)]
+        params = [LspParams(tau_min=1e30, minimum=block, window=0, stability=0, cache=cache) for cache in ("prefix", "none")]
+        found = [lsp_decode(Blocked(), [3] * prompt, 16, Specials(MASK), one) for one in params]
     finally:
         module.functional = original
     assert found[0].tokens == found[1].tokens
     assert found[0].counters.token_forwards < found[1].counters.token_forwards
 
 
-def _blockwise(denoiser, prompt: int, length: int, block: int, cached: bool):
-    from tasks.masked_diffusion.decoding import Decoding
+@pytest.mark.parametrize("params", [LspParams(tau_min=None), LspParams(tau_min=0.3), LspParams(tau_min=None, keep_draft=True)])
+def test_every_call_reads_the_states_that_were_frozen_with_their_tokens_as_inputs(params):
+    """Logits and counters of all calls against attention written out over a list of frozen states."""
+    model, calls = small_model(40, seed=8), []
 
-    decoding = Decoding(denoiser, [3] * prompt, length, Specials(MASK), cached=cached)
-    for start in range(0, length, block):
-        frontier = prompt + start
-        found = decoding.predict(decoding.cache.frozen if cached else 0, wanted=frontier)
-        if cached:
-            decoding.cache.freeze(frontier)
-        decoding.commit(np.arange(start, start + block), found.tokens[:block])
-    return decoding.result()
+    class Recorded:
+        new_cache = staticmethod(model.new_cache)
+
+        def __call__(self, tokens, positions, cache):
+            logits = model(tokens, positions, cache)
+            calls.append((tokens[0].clone(), positions, logits[0].clone()))
+            return logits
+
+    prompt, length = [3, 4, 5], 24
+    found = lsp_decode(Recorded(), prompt, length, Specials(MASK, None, frozenset({STOP})), params)
+    frozen: list[list[tuple[torch.Tensor, torch.Tensor]]] = [[] for _ in model.blocks]
+    inputs = pairs = 0
+    for number, (tokens, positions, logits) in enumerate(calls):
+        start, frontier = len(frozen[0]), len(prompt) + int((found.trace.committed < number).sum())
+        assert positions.tolist() == list(range(start, len(prompt) + length))
+        assert tokens[: frontier - start].tolist() == [*prompt, *found.tokens][start:frontier]
+        slow, states = attention_written_out(model, tokens, positions, frozen)
+        torch.testing.assert_close(logits[:, 1:], slow[:, 1:], rtol=1e-4, atol=1e-5)
+        for kept, new in zip(frozen, states, strict=True):
+            kept += new[: frontier - start]
+        inputs, pairs = inputs + len(positions), pairs + len(positions) * (len(prompt) + length)
+    assert len(calls) == found.counters.nfe > 2
+    assert (found.counters.token_forwards, found.counters.attn_pairs) == (inputs, pairs)
+    assert found.counters.cache_writes == len(frozen[0])
 
 
 def test_a_floor_stops_before_an_uncertain_position():
@@ -188,8 +206,6 @@ def test_instability_ends_the_run():
     calls = []
 
     def denoiser(tokens, positions, cache):
-        import torch
-
         calls.append(len(calls))
         logits = torch.zeros(1, tokens.shape[1], 9)
         for row, position in enumerate(positions.tolist()):

@@ -47,7 +47,8 @@ def test_grids():
     assert all(setting.beta >= setting.alpha for setting in settings)
     assert len(list(lsp_settings(CalibrationParams(alpha=(0.25, 0.6), beta=(0.5, 1.0)), [4]))) == 3 * 3
     plain = list(threshold_settings(params))
-    assert len(plain) == 3 * 3
+    assert len(plain) == 5 * 3
+    assert len(plain) >= len(settings) + len(params.window) - 1  # the rival is tuned no less
     assert not [s for s in plain if s.cache == "dual" and s.block is None]
 
 
@@ -60,7 +61,7 @@ def test_tuning_finds_the_wide_floor_that_costs_nothing():
     assert reference == 1.0
     assert lsp.tau_min == 1.0
     assert threshold == ThresholdParams(threshold=0.5, block=None, cache="prefix")
-    assert len(trials) == 2 + 1 + 9
+    assert len(trials) == 2 + 1 + 5 * 3
 
 
 def test_nothing_to_choose_from_is_refused():

@@ -52,6 +52,18 @@ def test_the_loss_at_the_start_is_that_of_guessing(tmp_path):
         assert found.loss == pytest.approx(3.0, abs=0.9)
 
 
+def test_frozen_prefixes_are_what_the_model_sees(tmp_path):
+    """On the same programmes, masks and weights the loss is another one, all the more the larger the share; one layer cannot tell."""
+    found = {}
+    for layers in (1, 2):
+        for share in (0.0, 0.5, 1.0):
+            params = PretrainParams(**{**TINY, "layers": layers, "check": 500}, steps=1, rate=1e-9, frozen_share=share)
+            found[layers, share] = train_model(Work(0, TraceTask(steps=4), params, tmp_path / f"{layers}-{share}")).loss
+    assert found[1, 0.5] == found[1, 1.0] == pytest.approx(found[1, 0.0], rel=1e-6)  # masked positions read embeddings alone
+    gaps = [abs(found[2, share] - found[2, 0.0]) for share in (0.5, 1.0)]
+    assert 1e-5 < gaps[0] < gaps[1]
+
+
 def test_operands_grow():
     assert [operand_at(p / 10, 1.0, 5) for p in range(10)] == [2, 2, 2, 2, 3, 3, 3, 4, 4, 4]
     assert operand_at(0.0, 0.0, 5) is None
