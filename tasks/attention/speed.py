@@ -186,6 +186,10 @@ def _figure(metrics: Metrics, params: SpeedParams):  # type: ignore[no-untyped-d
             panel.set(xscale="log", yscale="log")
             panel.set_xticks(params.densities, [f"{p} %" for p in params.densities])
             panel.minorticks_off()
+    low, high = axes[0][0].get_ylim()
+    shown = [gain for gain in (0.2, 0.5, 1, 2, 5, 10, 20, 50) if low <= gain <= high]
+    axes[0][0].set_yticks(shown, [f"{gain:g}" for gain in shown])
+    axes[0][0].minorticks_off()
     for panel in axes[-1]:
         panel.set_xlabel("keys read")
     for panel in axes[:, 0]:
