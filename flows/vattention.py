@@ -297,7 +297,10 @@ paper = Paper(
         ),
         Deviation(
             "Decode steps are timed with 64-bit signatures of random hyperplanes as predictor, on random keys.",
-            because="a learned predictor costs the same once its bits are made, and which keys are read does not change the time; calls take eight queries and seeds in turn",
+            because=(
+                "a learned predictor costs the same once its bits are made, and only how many keys are read changes the time; calls take "
+                "eight queries and seeds in turn"
+            ),
         ),
     ],
 )
