@@ -64,7 +64,7 @@ def generate(params: GenerateParams, out: Path, log: Log) -> dict[str, float | i
         ValueError: if the prompt is too short for its sparse tail, or longer than the model's positions.
     """
     model, tokenizer = load_model(str(Path(params.model).expanduser()), params.dtype, params.device)
-    ids = prompt_ids(tokenizer, params.prompt_file.read_text(encoding="utf-8"), params.chat)
+    ids = prompt_ids(tokenizer, read_prompt(params.prompt_file), params.chat)
     tokens = len(ids)
     if tokens <= params.sparse_tail:
         raise ValueError(
@@ -116,6 +116,18 @@ def size(value: float) -> int | float:
     if value != int(value):
         raise ValueError(f"a size above 1 is a whole number of keys, got {value}")
     return int(value)
+
+
+def read_prompt(path: Path) -> str:
+    """The text of a file.
+
+    Raises:
+        ValueError: if it is not UTF-8.
+    """
+    try:
+        return path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path} is not text in UTF-8 (byte {error.start}); save it as UTF-8") from None
 
 
 def prompt_ids(tokenizer: Any, text: str, chat: str) -> list[int]:

@@ -44,15 +44,16 @@ def sum_budget(n_s: Tensor, std: Tensor, total: Tensor, epsilon: float, z: float
         z: quantile of the normal law.
 
     Returns:
-        Draws, (...,), float32, not rounded; 0 where the terms are all equal, infinite where `total` is 0 or a number is not finite.
+        Draws, (...,), float32, not rounded; 0 where the terms are all equal, infinite where `total` is 0 (nothing of the sum has been seen)
+        or a number is not finite.
 
     Example:
         >>> sum_budget(torch.tensor(100), torch.tensor(1.0), torch.tensor(100.0), 0.2, 1.96).item()
         96.04000091552734
     """
     root = z * n_s.float() * std.float() / (epsilon * total.float())
-    draws = root.square()
-    return torch.where(std == 0, torch.zeros_like(draws), torch.where(torch.isfinite(draws), draws, torch.inf))
+    draws = torch.where(torch.isfinite(root), root.square(), torch.inf)  # 0 / 0 and x / 0 alike
+    return torch.where((std == 0) & (total != 0), torch.zeros_like(draws), draws)
 
 
 def combined_budget(denominator: Tensor, numerator: Tensor) -> Tensor:

@@ -110,7 +110,7 @@ def calibrate(params: CalibrateParams, inputs: Inputs, out: Path, log: Log) -> M
         magicpig=_nearest(
             params.targets,
             params.magicpig_tables,
-            lambda tables: _density(searched[:1], Collisions(ends, ends), MagicPIG(params.magicpig_bits, tables, seed=params.seed)),
+            lambda tables: _density(searched, Collisions(ends, ends), MagicPIG(params.magicpig_bits, tables, seed=params.seed)),
         ),
         heavy_share={
             target: min(SHARES, key=lambda share: _error(searched, best.density, ends, share, params.seed))

@@ -158,20 +158,23 @@ def _coverage_figure(frame: pd.DataFrame):  # type: ignore[no-untyped-def]
 
 
 def _mode_figure(frame: pd.DataFrame):  # type: ignore[no-untyped-def]
-    fig, axes = figure(8.0, 3.5, 1, 2)
     modes = ("denominator", "numerator", "sdpa")
     rows = frame[frame["arm"].isin(modes)]
-    rows = rows[rows["data"] == rows["data"].iloc[0]]
-    cells = list(dict.fromkeys(rows["cell"]))
-    for panel, quantity, name in ((axes[0], "density", "share of keys read"), (axes[1], "viol_sdpa", "outputs beyond epsilon")):
-        for i, mode in enumerate(modes):
-            means = rows[rows["arm"] == mode].groupby("cell", sort=False)[quantity].mean()
-            panel.bar(np.arange(len(cells)) + 0.26 * (i - 1), means.loc[cells], 0.24, color=COLOURS[i], label=f"bound on the {_on(mode)}")
-        panel.set_xticks(range(len(cells)), [f"epsilon 0.{c[1:3]}" for c in cells])
-        panel.set_ylabel(name)
-    axes[1].axhline(0.1, ls=":", color="black", lw=1)
-    axes[1].annotate("delta", (len(cells) - 0.6, 0.1), va="bottom", ha="right", fontsize=8)
-    axes[0].legend(fontsize=8)
+    sets = sorted(rows["data"].unique(), reverse=True)  # short, long
+    fig, axes = figure(8.0, 3.0 * len(sets) + 0.3, len(sets), 2, sharey="col", squeeze=False)
+    for panels, data in zip(axes, sets, strict=True):
+        cells = list(dict.fromkeys(rows[rows["data"] == data]["cell"]))
+        for panel, quantity, name in ((panels[0], "density", "share of keys read"), (panels[1], "viol_sdpa", "outputs beyond epsilon")):
+            for i, mode in enumerate(modes):
+                means = rows[(rows["arm"] == mode) & (rows["data"] == data)].groupby("cell", sort=False)[quantity].mean()
+                at = np.arange(len(cells)) + 0.26 * (i - 1)
+                panel.bar(at, means.loc[cells], 0.24, color=COLOURS[i], label=f"bound on the {_on(mode)}")
+            panel.set_xticks(range(len(cells)), [f"epsilon 0.{c[1:3]}" for c in cells])
+            panel.set_ylabel(name)
+            panel.set_title(f"{data} prompts", fontsize=9)
+        panels[1].axhline(0.1, ls=":", color="black", lw=1)
+        panels[1].annotate("delta", (len(cells) - 0.6, 0.1), va="bottom", ha="right", fontsize=8)
+    axes[0][0].legend(fontsize=8)
     return fig
 
 

@@ -2,14 +2,18 @@
 
 Sparse arms are timed with selection (signatures, sample, budget) and without; the baseline of a ratio is the fastest dense variant of
 the same dtype in the same round, torch's and our own. Keys and values are random: time depends on how many are read, not on which.
+Calls take several queries and seeds in turn, as decoding does: a call that reads the keys of the call before finds them in the
+processor's cache.
 """
 
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Iterator
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from pydantic import Field, field_validator
 
@@ -38,6 +42,7 @@ class SpeedParams(Params):
         width: of a head.
         densities: percent of keys read.
         rounds: each gives one ratio.
+        steps: queries and seeds that sparse calls take in turn.
         seed: of keys, values and draws.
     """
 
@@ -47,6 +52,7 @@ class SpeedParams(Params):
     width: int = Field(128, ge=8)
     densities: tuple[int, ...] = (2, 5, 10, 20)
     rounds: int = Field(5, ge=2)
+    steps: int = Field(8, ge=1)
     seed: int = Field(0, ge=0)
 
     @field_validator("contexts")
@@ -106,26 +112,42 @@ def _cells(params: SpeedParams) -> Iterator[tuple[str, dict[str, Callable[[], ob
 def arms_of(
     query: Tensor, keys: Tensor, values: Tensor, signed: Tensor, planes: Tensor, params: SpeedParams
 ) -> tuple[dict[str, Callable[[], object]], float]:
-    """What is timed on one cache, and the density of the adaptive arm."""
+    """What is timed on one cache, and the density of the adaptive arm. Sparse arms begin with `query` and go on with random ones."""
+    import torch
+
     n = keys.shape[1]
+    draws = torch.Generator().manual_seed(params.seed + 1)
+    queries = [query, *query.new_empty(params.steps - 1, *query.shape).normal_(generator=draws)]
     arms: dict[str, Callable[[], object]] = dict(gather_decode.dense_variants(query, keys, values))
     arms["dense_kernel"] = lambda: numba_decode.dense_decode(query, keys, values)
+
+    def fused(sizes: fused_decode.FusedSizes) -> list[Callable[[], tuple[Tensor, Tensor]]]:
+        return [
+            partial(fused_decode.vattention_decode, q, keys, values, signed, planes, sizes, params.seed + step)
+            for step, q in enumerate(queries)
+        ]
+
     for percent in params.densities:
         sizes = fused_decode.FusedSizes.of_density(n, percent / 100)
-        lists = fused_decode.vattention_lists(query, keys, signed, planes, sizes, params.seed)
-        arms[f"numba_{percent:02d}"] = _bound(fused_decode.vattention_decode, query, keys, values, signed, planes, sizes, params.seed)
-        arms[f"attend_{percent:02d}"] = _bound(numba_decode.sparse_decode, query, keys, values, *lists)
+        lists = [fused_decode.vattention_lists(q, keys, signed, planes, sizes, params.seed + step) for step, q in enumerate(queries)]
+        arms[f"numba_{percent:02d}"] = _in_turn(fused(sizes))
+        arms[f"attend_{percent:02d}"] = _in_turn(
+            [partial(numba_decode.sparse_decode, q, keys, values, *read) for q, read in zip(queries, lists, strict=True)]
+        )
         if keys.dtype == query.dtype:
-            arms[f"torch_{percent:02d}"] = _bound(gather_decode.sparse_decode, query, keys, values, *lists)
+            arms[f"torch_{percent:02d}"] = _in_turn(
+                [partial(gather_decode.sparse_decode, q, keys, values, *read) for q, read in zip(queries, lists, strict=True)]
+            )
     ratio = (normal_quantile(ADAPTIVE["delta"]) / ADAPTIVE["epsilon"]) ** 2
-    sizes = fused_decode.FusedSizes(16, 16, round(ADAPTIVE["heavy"] * n), max(round(ADAPTIVE["base"] * n), 16), ratio)
-    arms["adaptive"] = _bound(fused_decode.vattention_decode, query, keys, values, signed, planes, sizes, params.seed)
-    _, counts = fused_decode.vattention_decode(query, keys, values, signed, planes, sizes, params.seed)
-    return arms, float(counts.float().mean()) / n
+    adaptive = fused(fused_decode.FusedSizes(16, 16, round(ADAPTIVE["heavy"] * n), max(round(ADAPTIVE["base"] * n), 16), ratio))
+    arms["adaptive"] = _in_turn(adaptive)
+    return arms, sum(float(step()[1].float().mean()) for step in adaptive) / len(adaptive) / n
 
 
-def _bound(function: Callable[..., object], *arguments: Any) -> Callable[[], object]:
-    return lambda: function(*arguments)
+def _in_turn(calls: Sequence[Callable[[], object]]) -> Callable[[], object]:
+    """A function that makes the next of the calls, over and over."""
+    turns = itertools.cycle(calls)
+    return lambda: next(turns)()
 
 
 def _metrics(times: Rounds, cell: str, params: SpeedParams) -> Metrics:
@@ -164,6 +186,10 @@ def _figure(metrics: Metrics, params: SpeedParams):  # type: ignore[no-untyped-d
             panel.set(xscale="log", yscale="log")
             panel.set_xticks(params.densities, [f"{p} %" for p in params.densities])
             panel.minorticks_off()
+    low, high = axes[0][0].get_ylim()
+    shown = [gain for gain in (0.2, 0.5, 1, 2, 5, 10, 20, 50) if low <= gain <= high]
+    axes[0][0].set_yticks(shown, [f"{gain:g}" for gain in shown])
+    axes[0][0].minorticks_off()
     for panel in axes[-1]:
         panel.set_xlabel("keys read")
     for panel in axes[:, 0]:

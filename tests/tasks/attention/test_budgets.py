@@ -29,9 +29,9 @@ def test_a_budget_by_hand():
 
 
 def test_equal_terms_need_no_draw_and_a_zero_sum_needs_all():
-    none = sum_budget(torch.tensor([10, 10]), torch.tensor([0.0, 1.0]), torch.tensor([0.0, 0.0]), 0.1, 2.0)
-    assert none.tolist() == [0.0, torch.inf]
-    assert whole_budget(none, torch.tensor([2, 2]), torch.tensor([10, 10])).tolist() == [2, 10]
+    none = sum_budget(torch.tensor([10, 10, 10]), torch.tensor([0.0, 1.0, 0.0]), torch.tensor([3.0, 0.0, 0.0]), 0.1, 2.0)
+    assert none.tolist() == [0.0, torch.inf, torch.inf]
+    assert whole_budget(none, torch.tensor([2, 2, 2]), torch.tensor([10, 10, 10])).tolist() == [2, 10, 10]
     assert whole_budget(torch.tensor([torch.nan]), torch.tensor([2]), torch.tensor([10])).tolist() == [10]
 
 

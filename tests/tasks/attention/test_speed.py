@@ -26,6 +26,18 @@ def test_what_is_timed_computes_attention(dtype):
     assert 0 < density <= 1
 
 
+def test_calls_take_queries_and_draws_in_turn():
+    g = generator()
+    keys, values = (torch.randn(2, 600, 32, generator=g) for _ in range(2))
+    query, planes = torch.randn(4, 32, generator=g), fused_decode.signature_planes(32, g)
+    params = SpeedParams(contexts=(600,), heads=4, groups={"gqa": 2}, width=32, densities=(10,), steps=3)
+    arms, _ = arms_of(query, keys, values, fused_decode.signatures(keys, planes), planes, params)
+    for name in ("attend_10", "torch_10"):
+        outputs = [arms[name]() for _ in range(4)]
+        assert torch.equal(outputs[3], outputs[0]), name
+        assert not torch.allclose(outputs[1], outputs[0], atol=0.1), name
+
+
 def test_ratios_are_to_the_fastest_dense_variant(pipeline):
     metrics = pipeline[1]["evaluate-speed"]
     assert metrics["dense_kernel.speedup.f32_mha_1k"] <= 1.0 + 1e-9

@@ -7,6 +7,7 @@ import pytest
 
 from flows.engine import checks, judge
 from tasks.common.node import Inputs
+from tasks.language_models import benchmark_files
 
 
 def test_every_stage_reports_what_is_declared(pipeline):
@@ -59,6 +60,13 @@ def test_a_second_run_gives_the_same_numbers(pipeline):
 def test_parameters_of_every_profile_are_valid(profile):
     for name, (_, params, _) in stages.NODES.items():
         params(**stages.SECTIONS[profile][name])
+
+
+@pytest.mark.parametrize("profile", ["cpu", "smoke"])
+def test_sets_of_prompts_share_no_seed(profile):
+    sets = benchmark_files.BenchmarkParams(**stages.SECTIONS[profile]["prepare"]).sets.values()
+    seeds = [seed for wanted in sets for seed in range(wanted.first_seed, wanted.first_seed + wanted.seeds)]
+    assert len(set(seeds)) == len(seeds)
 
 
 def test_the_page_has_the_markers():

@@ -212,6 +212,16 @@ def test_errors_of_both_sums_bound_that_of_their_quotient(seed, e1, e2):
     assert (e1 + e2) / (1 - e2) <= 2 * (e1 + e2) + 1e-12
 
 
+@pytest.mark.parametrize("mode", ["denominator", "numerator", "sdpa"])
+def test_a_row_of_which_nothing_was_seen_is_read_exactly(mode):
+    logits = torch.full((1, 1, 500), -200.0)
+    logits[..., 250] = 200.0  # the others' exponentials are zero beside it
+    config = VAttentionConfig(sink=0, window=0, heavy=0, mode=mode)
+    chosen = select(logits, torch.ones(1, 500, dtype=torch.bool), config, generator(0), values=torch.ones(1, 500, 2))
+    assert chosen.b.item() == 500
+    assert chosen.weights.unique().tolist() == [1.0]
+
+
 def test_no_base_sample_leaves_top_k():
     logits, valid, _ = rows_of()
     chosen = select(logits, valid, VAttentionConfig(**SMALL, base=0), generator())
