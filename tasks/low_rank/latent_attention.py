@@ -18,6 +18,7 @@ import torch
 from torch import nn
 
 from tasks.low_rank.attention import attention_blocks
+from tasks.low_rank.heads import join_heads
 from tasks.low_rank.layers import PerHeadLowRankLinear
 
 KeyCache = Literal["whole", "latent"]
@@ -82,6 +83,11 @@ class LatentAttention(nn.Module):
         self._rotate, self._functions = library.apply_rotary_pos_emb, library.ALL_ATTENTION_FUNCTIONS
         self._eager = library.eager_attention_forward
         self.o_folded, self.o_bias = fold_values(original)
+        self.key_weight: torch.Tensor | None = None
+        if keys == "whole" and isinstance(original.k_proj, PerHeadLowRankLinear):
+            # Keys are made once per token and cached whole: one product with A B is quicker than two thin ones.
+            self.key_weight = join_heads(original.k_proj.A.detach() @ original.k_proj.B.detach())
+        self.train(original.training)
 
     def forward(
         self,
@@ -98,7 +104,7 @@ class LatentAttention(nn.Module):
         values = self.v_proj.latent(hidden_states).transpose(1, 2)  # (B, h, T, r)
         queries = self._rotate(queries, queries, cos, sin)[0]
         if self.keys == "whole":
-            made = self.k_proj(hidden_states).view(rows, new, -1, self.head_dim).transpose(1, 2)
+            made = self._keys(hidden_states).view(rows, new, -1, self.head_dim).transpose(1, 2)
             keys = self._rotate(made, made, cos, sin)[1]
             if cache is not None:
                 keys, values = cache.update(keys, values, self.layer_idx, kwargs=kwargs)
@@ -110,19 +116,38 @@ class LatentAttention(nn.Module):
                 latents, values = cache.update(latents, values, self.layer_idx, kwargs=kwargs)
             made = self.k_proj.expand(latents.transpose(1, 2)).unflatten(-1, (-1, self.head_dim)).transpose(1, 2)
             keys = self._rotate(made, made, cos, sin)[1]
-        attend = self._functions.get_interface(self.config._attn_implementation, self._eager)
-        out, weights = attend(
-            self,
-            queries,
-            keys,
-            values,
-            attention_mask,
-            dropout=self.attention_dropout if self.training else 0.0,
-            scaling=self.scaling,
-            **kwargs,
-        )  # (B, T, h_q, r)
+        weights: torch.Tensor | None = None
+        if new == 1 and not self.training:
+            out = attend_once(queries, keys, values, attention_mask, self.scaling)
+        else:
+            attend = self._functions.get_interface(self.config._attn_implementation, self._eager)
+            dropout = self.attention_dropout if self.training else 0.0
+            out, weights = attend(self, queries, keys, values, attention_mask, dropout=dropout, scaling=self.scaling, **kwargs)
+        # out: (B, T, h_q, r)
         out = out.reshape(rows, new, -1) @ self.o_folded
         return (out if self.o_bias is None else out + self.o_bias), weights
+
+    def _keys(self, hidden_states: torch.Tensor) -> torch.Tensor:
+        if self.key_weight is None:
+            found: torch.Tensor = self.k_proj(hidden_states)
+            return found
+        return nn.functional.linear(hidden_states, self.key_weight, self.k_proj.bias)
+
+
+def attend_once(queries: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, mask: torch.Tensor | None, scaling: float) -> torch.Tensor:
+    """Attention of one new token: queries (B, h_q, 1, H), keys (B, h, n, H), values (B, h, n, r) -> (B, 1, h_q, r).
+
+    Torch's fused kernels want values as wide as keys, and its general one turns half-precision caches into float32; here the query heads
+    of a group read keys and latents together, as they are.
+    """
+    rows, heads = keys.shape[:2]
+    grouped = queries.reshape(rows, heads, -1, queries.shape[-1])  # (B, h, group, H)
+    scores = (grouped @ keys.transpose(-1, -2)).float() * scaling
+    if mask is not None:  # (B or 1, 1, 1, n), true or 0 for what may be read
+        kept = mask[..., : keys.shape[2]]
+        scores = scores.masked_fill(~kept, -torch.inf) if kept.dtype == torch.bool else scores + kept.float()
+    out = scores.softmax(-1).to(values.dtype) @ values  # (B, h, group, r)
+    return out.reshape(rows, 1, -1, values.shape[-1])
 
 
 def fold_values(attention: Any) -> tuple[nn.Parameter, nn.Parameter | None]:

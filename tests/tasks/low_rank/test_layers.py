@@ -8,7 +8,7 @@ from tasks.low_rank.attention import attention_blocks, parameter_counts
 from tasks.low_rank.checkpoints import load_compressed, load_factors, save_compressed, save_factors
 from tasks.low_rank.collector import LayerStatistics
 from tasks.low_rank.factorisations import HeadFactors
-from tasks.low_rank.latent_attention import LatentAttention, cache_latents, latents_cached
+from tasks.low_rank.latent_attention import LatentAttention, attend_once, cache_latents, latents_cached
 from tasks.low_rank.layers import PerHeadLowRankLinear, install, installed, low_rank_module, merged, put
 from tasks.low_rank.methods import cache_ratio, parameter_ratio, spectra_of, truncated
 from tests.tasks.low_rank.tiny import HEAD, HIDDEN, KV_HEADS, LAYERS, QUERY_HEADS, randn, tiny_ids, tiny_model
@@ -236,3 +236,23 @@ def test_a_rank_beyond_the_full_one_is_cut_with_a_warning():
     assert found[0, "k"].ranks == (HEAD, HEAD)
     with pytest.raises(ValueError, match="unknown method 'lora'"):
         spectra_of("lora", blocks, statistics())
+
+
+def test_one_token_attends_as_torch_does_and_honours_masks():
+    q, K, V = randn(2, 6, 1, 8), randn(2, 2, 9, 8, seed=1), randn(2, 2, 9, 3, seed=2)
+    wide = torch.nn.functional.pad(V, (0, 5))
+    mask = torch.arange(9) >= torch.tensor([[0], [4]])
+    for given in (None, mask[:, None, None], torch.where(mask, 0.0, -torch.inf)[:, None, None]):
+        expected = torch.nn.functional.scaled_dot_product_attention(q, K, wide, attn_mask=given, scale=0.3, enable_gqa=True)[..., :3]
+        torch.testing.assert_close(attend_once(q, K, V, given, 0.3), expected.transpose(1, 2), atol=1e-5, rtol=1e-4)
+
+
+def test_modules_that_cache_latents_are_in_the_models_mode():
+    model, ids = tiny_model(), tiny_ids(1, 8)
+    install(model, factors(model))
+    for layer in model.model.layers:
+        layer.self_attn.attention_dropout = 0.9
+    expected = model(ids).logits
+    with latents_cached(model):
+        assert not any(module.training for module in model.modules())
+        torch.testing.assert_close(model(ids).logits, expected, atol=1e-4, rtol=1e-4)
