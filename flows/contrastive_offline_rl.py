@@ -189,7 +189,7 @@ paper = Paper(
             ),
             scale="reduced",
             gpu_scale="reduced",
-            why_scale="A simulated MuJoCo maze with a sparse reward and one success in six: few, badly covered successes, as in the paper.",
+            why_scale="A simulated MuJoCo maze with a sparse reward, one success in seven: few, badly covered successes, as in the paper.",
             control=Control("successes assigned to trajectories at random", swap={"preforl": "shuffled"}),
         ),
         Claim(

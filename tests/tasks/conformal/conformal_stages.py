@@ -8,30 +8,16 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import yaml
+from kept_log import KeptLog
 
-from tasks.common.node import Inputs, NullLog
+from tasks.common.node import Inputs
 from tasks.conformal import calibration, datasets, evaluation, fitting, robustness, sweep
 
 SMOKE = yaml.safe_load((Path(__file__).parents[3] / "params.yaml").read_text())["uncertain_imputation"]["smoke"]
 
 
-class KeepingLog(NullLog):
-    """Keeps names of figures and messages."""
-
-    def __init__(self) -> None:
-        self.figures: dict[str, Any] = {}
-        self.messages: list[str] = []
-
-    def figure(self, name: str, figure: Any) -> None:
-        self.figures[name] = (len(figure.axes), figure.get_size_inches().tolist())
-        super().figure(name, figure)
-
-    def message(self, text: str) -> None:
-        self.messages.append(text)
-
-
-def run(root: Path, params: dict[str, Any] = SMOKE, log: KeepingLog | None = None) -> dict[str, dict[str, float]]:
-    log = log or KeepingLog()
+def run(root: Path, params: dict[str, Any] = SMOKE, log: KeptLog | None = None) -> dict[str, dict[str, float]]:
+    log = log or KeptLog()
     train = params["train"]
     metrics: dict[str, dict[str, float]] = {}
     for name, node, options, needs in (

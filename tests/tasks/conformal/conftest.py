@@ -4,6 +4,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from kept_log import KeptLog
 from threadpoolctl import threadpool_limits
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -20,5 +21,5 @@ def _one_thread():
 
 @pytest.fixture(scope="session")
 def smoke(tmp_path_factory):
-    root, log = tmp_path_factory.mktemp("smoke"), conformal_stages.KeepingLog()
+    root, log = tmp_path_factory.mktemp("smoke"), KeptLog()
     return root, conformal_stages.run(root, log=log), log

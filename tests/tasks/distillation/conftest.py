@@ -7,23 +7,15 @@ import warnings
 from pathlib import Path
 
 import pytest
+from kept_log import KeptLog
 from ruamel.yaml import YAML
 
 from flows.dataset_distillation import paper
-from tasks.common.node import Inputs, NullLog
+from tasks.common.node import Inputs
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "offline_rl"))
 
 SECTIONS = YAML(typ="safe").load((Path(__file__).parents[3] / "params.yaml").read_text())["dataset_distillation"]
-
-
-class Figures(NullLog):
-    def __init__(self):
-        self.names = []
-
-    def figure(self, name, figure):
-        self.names.append(name)
-        super().figure(name, figure)
 
 
 def stages(profile):
@@ -38,12 +30,12 @@ def stages(profile):
 
 
 def run(folder):
-    log, metrics = Figures(), {}
+    log, metrics = KeptLog(), {}
     for stage, node, params in stages("smoke"):
         out = folder / stage.name
         out.mkdir()
         metrics[stage.name] = node(params, Inputs({need: folder / need for need in stage.needs}), out, log)
-    return metrics, log.names, folder
+    return metrics, list(log.figures), folder
 
 
 @pytest.fixture(scope="session")

@@ -9,36 +9,18 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from kept_log import KeptLog
 
 from flows.dbvi import paper
 from flows.engine.plan import params_path
-from tasks.common.node import Inputs, NullLog
+from tasks.common.node import Inputs
 
 SECTIONS = yaml.safe_load((Path(__file__).parents[3] / "params.yaml").read_text())
 
 
-class KeepingLog(NullLog):
-    """Keeps names of figures and timings."""
-
-    def __init__(self) -> None:
-        self.figures: dict[str, Any] = {}
-        self.timings: dict[str, float] = {}
-        self.steps: set[int] = set()
-
-    def figure(self, name: str, figure: Any) -> None:
-        self.figures[name] = (len(figure.axes), figure.get_size_inches().tolist())
-        super().figure(name, figure)
-
-    def timing(self, **values: float) -> None:
-        self.timings |= values
-
-    def history(self, step: int, **values: float) -> None:
-        self.steps.add(step)
-
-
-def run(root: Path, log: KeepingLog | None = None, profile: str = "smoke", in_a_pool: str = "") -> dict[str, dict[str, float]]:
+def run(root: Path, log: KeptLog | None = None, profile: str = "smoke", in_a_pool: str = "") -> dict[str, dict[str, float]]:
     """Metrics by stage; the declaration lists stages in an order in which they can run. One stage may use a pool of two processes."""
-    log, metrics = log or KeepingLog(), {}
+    log, metrics = log or KeptLog(), {}
     for name, fixed in [variant for stage in paper.stages for variant in stage.variants()]:
         stage = paper.stage(name)
         section: Any = SECTIONS

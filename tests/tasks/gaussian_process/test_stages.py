@@ -6,6 +6,7 @@ import math
 
 import gp_stages
 import pytest
+from kept_log import KeptLog
 
 from flows.dbvi import paper
 from flows.engine.checks import SUFFIXES, Evidence
@@ -15,7 +16,7 @@ SPEED = "evaluate-speed"
 
 @pytest.fixture(scope="module")
 def smoke(tmp_path_factory):
-    log = gp_stages.KeepingLog()
+    log = KeptLog()
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PAPERS_THREADS", "1")
         return gp_stages.run(tmp_path_factory.mktemp("smoke"), log), log

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from gp_stages import KeepingLog
+from kept_log import KeptLog
 from scipy import stats
 
 from tasks.common.formats import read_parquet
@@ -34,7 +34,7 @@ def test_distance_is_that_of_scipy():
 
 def test_stage_finds_the_step_and_compares_posteriors(tmp_path):
     prepare(PrepareParams(data=("step",), seeds=2), Inputs(), tmp_path / "prepare", NullLog())
-    log = KeepingLog()
+    log = KeptLog()
     metrics = evaluate(SMALL, Inputs({"prepare": tmp_path / "prepare"}), tmp_path, log)
     bands = read_parquet(tmp_path / "posterior.parquet")
     for _, part in bands.groupby(["arm", "seed"]):

@@ -3,6 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from kept_log import KeptLog
 from pydantic import ValidationError
 
 from tasks.common.formats import read_parquet
@@ -19,17 +20,6 @@ PARAMS = ReconstructionParams(
 )
 
 
-class Figures(NullLog):
-    """Keeps the names of figures."""
-
-    def __init__(self) -> None:
-        self.names: list[str] = []
-
-    def figure(self, name, figure):
-        self.names.append(name)
-        super().figure(name, figure)
-
-
 @pytest.fixture(autouse=True)
 def _one_process(monkeypatch):
     monkeypatch.setenv("PAPERS_THREADS", "1")
@@ -43,9 +33,9 @@ def inputs(tmp_path_factory):
 
 
 def test_all_arms_are_reported_and_a_second_run_is_the_same(inputs, tmp_path):
-    log = Figures()
+    log = KeptLog()
     metrics = train(PARAMS, inputs, tmp_path / "a", log)
-    assert log.names == ["reconstruction"]
+    assert list(log.figures) == ["reconstruction"]
     runs = read_parquet(tmp_path / "a/runs.parquet")
     assert set(runs["arm"]) == {"dsvi", "ddvi", "frozen", "dbvi", "mean_image"}
     assert set(runs["data"]) == {"masked_digits"}

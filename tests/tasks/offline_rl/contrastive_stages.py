@@ -5,24 +5,13 @@ import typing
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from kept_log import KeptLog
 from ruamel.yaml import YAML
 
 from flows.contrastive_offline_rl import paper
-from tasks.common.node import Inputs, NullLog
+from tasks.common.node import Inputs
 
 SECTIONS = YAML(typ="safe").load((Path(__file__).parents[3] / "params.yaml").read_text())[paper.slug]
-
-
-class Figures(NullLog):
-    def __init__(self):
-        self.names, self.timings = [], {}
-
-    def figure(self, name, figure):
-        self.names.append(name)
-        super().figure(name, figure)
-
-    def timing(self, **values):
-        self.timings |= values
 
 
 @dataclass
@@ -31,7 +20,7 @@ class Run:
 
     folder: Path
     metrics: dict = field(default_factory=dict)
-    log: Figures = field(default_factory=Figures)
+    log: KeptLog = field(default_factory=KeptLog)
 
     def all_metrics(self):
         return {name: value for part in self.metrics.values() for name, value in part.items()}

@@ -5,6 +5,7 @@ import json
 import numpy as np
 import pandas as pd
 import pytest
+from kept_log import KeptLog
 
 from tasks.common.node import NullLog
 from tasks.offline_rl.contrastive_apply import ApplyParams, apply, configs
@@ -14,14 +15,6 @@ from tasks.offline_rl.point_maze import MAZES
 from tasks.offline_rl.policies import read_policies
 
 FAST = {"updates": 4, "segments": 2, "k": 3, "hidden": (6,)}
-
-
-class Messages(NullLog):
-    def __init__(self):
-        self.lines = []
-
-    def message(self, text):
-        self.lines.append(text)
 
 
 @pytest.fixture(scope="module")
@@ -43,11 +36,11 @@ def test_a_dense_reward_with_an_environment_gives_rollouts(store, tmp_path):
 
 
 def test_without_an_environment_it_scores_on_unseen_trajectories_and_says_why(umaze, tmp_path):
-    log = Messages()
+    log = KeptLog()
     summary = apply(ApplyParams(dataset="test/apply-v0", **FAST, baselines=("bc_plus", "iql")), tmp_path / "out", log)
     assert summary["successes"] == int((umaze.returns > 0).sum())
     assert "preforl log_prob_held_out" in summary
-    assert any("no rollouts" in line for line in log.lines)
+    assert any("no rollouts" in line for line in log.messages)
     table = pd.read_csv(tmp_path / "out" / "arms.csv").set_index("arm")
     assert table["accuracy_action"].between(0, 1).all()
     assert table["note"].str.contains("no rollouts").all()

@@ -17,7 +17,7 @@ def test_every_metric_is_finite_and_declared_and_every_figure_is_made(contrastiv
         reported = run.metrics.get(stage.name, {})
         assert all(math.isfinite(v) for v in reported.values())
         assert {name for name in reported if not name.endswith(SUFFIXES)} <= stage.metric_names()
-    assert set(run.log.names) == set(paper.figures)
+    assert set(run.log.figures) == set(paper.figures)
 
 
 def test_claims_and_their_controls_find_their_metrics(contrastive_smoke):

@@ -10,23 +10,13 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+from kept_log import KeptLog
 from ruamel.yaml import YAML
 
 from flows.polychromic import paper
-from tasks.common.node import Inputs, NullLog
+from tasks.common.node import Inputs
 
 SECTIONS = YAML(typ="safe").load((Path(__file__).parents[3] / "params.yaml").read_text())["polychromic"]
-
-
-class Figures(NullLog):
-    """A log that remembers the names of figures."""
-
-    def __init__(self):
-        self.names = []
-
-    def figure(self, name, figure):
-        self.names.append(name)
-        super().figure(name, figure)
 
 
 def bound(profile):
@@ -52,10 +42,10 @@ def kept():
 
 def run(folder, only=None, source=None):
     """Metrics by stage and names of figures; inputs of single stages come from `source`."""
-    log, metrics = Figures(), {}
+    log, metrics = KeptLog(), {}
     for stage, node, params in bound("smoke"):
         if only is None or stage.name in only:
             out = folder / stage.name
             out.mkdir(parents=True)
             metrics[stage.name] = node(params, Inputs({need: (source or folder) / need for need in stage.needs}), out, log)
-    return metrics, log.names
+    return metrics, list(log.figures)

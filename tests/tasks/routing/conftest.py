@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from kept_log import KeptLog
 from threadpoolctl import threadpool_limits
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -25,7 +26,7 @@ def _one_thread():
 def smoke(tmp_path_factory):
     import routing_stages
 
-    root, log = tmp_path_factory.mktemp("smoke"), routing_stages.KeepingLog()
+    root, log = tmp_path_factory.mktemp("smoke"), KeptLog()
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PAPERS_THREADS", "2")
         return root, routing_stages.run(root, log=log), log

@@ -14,25 +14,6 @@ SMOKE = yaml.safe_load((Path(__file__).parents[3] / "params.yaml").read_text())[
 SETS = ("medium", "hard", "dl")
 
 
-class KeepingLog(NullLog):
-    """Keeps names of figures, history and timings."""
-
-    def __init__(self) -> None:
-        self.figures: dict[str, int] = {}
-        self.steps: list[dict[str, float]] = []
-        self.timings: dict[str, float] = {}
-
-    def figure(self, name: str, figure: Any) -> None:
-        self.figures[name] = len(figure.axes)
-        super().figure(name, figure)
-
-    def history(self, step: int, **values: float) -> None:
-        self.steps.append({"step": step, **values})
-
-    def timing(self, **values: float) -> None:
-        self.timings |= values
-
-
 def stages(params: dict[str, Any]) -> list[tuple[str, Any, Any, tuple[str, ...]]]:
     """Name, node, its parameters, its needs."""
     found = [

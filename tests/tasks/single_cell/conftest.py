@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from kept_log import KeptLog
 from threadpoolctl import threadpool_limits
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -27,7 +28,7 @@ def _one_thread():
 @pytest.fixture(scope="session")
 def pipeline(tmp_path_factory):
     """Folder, metrics and log of all stages, run in this process."""
-    root, log = tmp_path_factory.mktemp("pnp"), pnp_stages.KeepingLog()
+    root, log = tmp_path_factory.mktemp("pnp"), KeptLog()
     before = os.environ.get("PAPERS_THREADS")
     os.environ["PAPERS_THREADS"] = "1"
     try:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from kept_log import KeptLog
+
 from tasks.common.node import Inputs, NullLog
 from tasks.single_cell import (
     baseline_evaluation,
@@ -51,21 +53,6 @@ NODES: dict[str, Any] = {
 }
 
 
-class KeepingLog(NullLog):
-    """Keeps figures' names and sizes, and the history."""
-
-    def __init__(self) -> None:
-        self.figures: dict[str, int] = {}
-        self.rows: list[dict[str, float]] = []
-
-    def figure(self, name: str, figure: Any) -> None:
-        self.figures[name] = len(figure.axes)
-        super().figure(name, figure)
-
-    def history(self, step: int, **values: float) -> None:
-        self.rows.append(values)
-
-
 def run_stage(name: str, root: Path, out: Path, log: NullLog | None = None, params: Any = None) -> dict[str, float]:
     """One stage, with the folders of all others in `root`."""
     out.mkdir(parents=True, exist_ok=True)
@@ -73,6 +60,6 @@ def run_stage(name: str, root: Path, out: Path, log: NullLog | None = None, para
     return metrics
 
 
-def run_all(root: Path, log: KeepingLog) -> dict[str, dict[str, float]]:
+def run_all(root: Path, log: KeptLog) -> dict[str, dict[str, float]]:
     """All stages in order."""
     return {name: run_stage(name, root, root / name, log) for name in NODES}

@@ -5,6 +5,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from anndata import AnnData
+from kept_log import KeptLog
 from scipy.sparse import csr_matrix
 
 from tasks.common.node import NullLog
@@ -14,18 +15,6 @@ from tasks.single_cell.preprocessing import log_normalise
 from tasks.single_cell.readers import read_cells
 
 FAST = {"latents": 5, "steps": 150, "draws": 12, "genes": 0}
-
-
-class Messages(NullLog):
-    def __init__(self):
-        self.said, self.bars = [], []
-
-    def message(self, text):
-        self.said.append(text)
-
-    def progress(self, items, *, total=None, desc=""):
-        self.bars.append((desc, total))
-        yield from items
 
 
 @pytest.fixture(scope="module")
@@ -58,14 +47,14 @@ def params_for(folder, **changes):
 
 
 def test_from_two_files_to_a_denoised_one(files, cohort):
-    log = Messages()
+    log = KeptLog()
     summary = denoise(params_for(files, labels="cell_type", steps=600, draws=40), files / "out.h5ad", log)
     assert (summary["cells"], summary["reference_cells"], summary["genes_filled"], summary["scale"]) == (60, 150, 0, "raw")
     assert summary["seconds"] > 0
     assert summary["label_accuracy"] > 0.8
     assert summary["silhouette_dice"] > summary["silhouette_pca"]
     assert ("prior", 600) in log.bars
-    assert any("denoises the held-out reference cells best" in text for text in log.said)
+    assert any("denoises the held-out reference cells best" in text for text in log.messages)
 
     cells = anndata.read_h5ad(files / "out.h5ad")
     original = anndata.read_h5ad(files / "query.h5ad")
@@ -131,10 +120,10 @@ def test_missing_genes_stand_at_the_reference_mean_and_leave_the_others_alone(fi
     lost = full.genes[:6]
     kept = [j for j in range(120) if f"gene{j}" not in lost]
     write(files / "query.h5ad", csr_matrix(cohort.target[:, kept]), genes=[f"gene{j}" for j in kept])
-    log = Messages()
+    log = KeptLog()
     summary = denoise(params_for(files, rho=1.0), files / "out.h5ad", log)
     assert summary["genes_filled"] == 6
-    assert any(f"6 of {len(full.genes)} genes are missing" in text for text in log.said)
+    assert any(f"6 of {len(full.genes)} genes are missing" in text for text in log.messages)
     assert sorted(anndata.read_h5ad(files / "out.h5ad").uns["dice"]["genes_missing"]) == sorted(lost)
     part = match(read_cells(params.reference), read_cells(params.query), params)
     np.testing.assert_allclose(part.query.values[:, :6], np.broadcast_to(part.reference.mean(axis=0)[:6], (60, 6)), rtol=1e-5)

@@ -44,7 +44,7 @@ def test_only_named_references_get_a_control(pipeline):
 
 def test_losses_are_kept(pipeline):
     _, _, log = pipeline
-    assert any("loss_factor" in row for row in log.rows)
+    assert any("loss_factor" in row for row in log.steps)
 
 
 def test_the_gaussians_error_has_a_closed_form():
