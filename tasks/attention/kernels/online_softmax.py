@@ -70,6 +70,26 @@ def merge(parts: Sequence[Partial]) -> Partial:
     return Partial(shift, total, (scale[..., None] * torch.stack([p.mixed for p in parts])).sum(0))
 
 
+def merge_parts(shift: Tensor, total: Tensor, mixed: Tensor) -> Tensor:
+    """The output from parts as kernels write them, with shifts in units of log 2.
+
+    Args:
+        shift: the largest logit of each part, (..., S); very negative, or -inf, for a part that reads nothing.
+        total: sums of exponentials, (..., S).
+        mixed: sums of values with these weights, (..., S, d).
+
+    Returns:
+        (..., d); 0 where no part reads anything.
+
+    Example:
+        >>> merge_parts(torch.tensor([[0.0, 1.0]]), torch.tensor([[2.0, 1.0]]), torch.tensor([[[2.0], [3.0]]])).tolist()
+        [[2.0]]
+    """
+    scale = torch.exp2(shift - shift.amax(-1, keepdim=True))
+    whole = (scale * total).sum(-1, keepdim=True).clamp(min=torch.finfo(torch.float32).tiny)
+    return (scale[..., None] * mixed).sum(-2) / whole
+
+
 def split_decode(
     query: Tensor,
     keys: Tensor,

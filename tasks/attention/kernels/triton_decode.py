@@ -15,25 +15,19 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from tasks.attention.kernels.online_softmax import EMPTY
+from tasks.attention.kernels.gpu_programs import BLOCK, LOG2_E, default_splits, division, import_triton, padded, processors
+from tasks.attention.kernels.online_softmax import EMPTY, merge_parts
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-BLOCK = 64
-LOG2_E = 1.4426950408889634
 tl: Any = None
 
 
 @cache
 def _kernel() -> Any:
     global tl
-    try:
-        import triton
-        import triton.language
-    except ImportError:
-        raise ImportError("this kernel needs triton, which torch's CUDA builds bring; install it with: pip install triton") from None
-    tl = triton.language
+    triton, tl = import_triton()
 
     @triton.jit  # type: ignore[untyped-decorator, unused-ignore]
     def partial_softmax(  # type: ignore[no-untyped-def]
@@ -118,7 +112,7 @@ def sparse_decode(
     batch, heads, width = query.shape
     groups, n = keys.shape[1:3]
     length, width_v = indices.shape[2], values.shape[3]
-    parts, per_split = division(length, splits or default_splits(batch * heads, length, _processors(query)))
+    parts, per_split = division(length, splits or default_splits(batch * heads, length, processors(query)))
     rows = batch * heads
     shift = torch.empty(rows, parts, device=query.device, dtype=torch.float32)
     total = torch.empty_like(shift)
@@ -143,39 +137,11 @@ def sparse_decode(
         (1 / math.sqrt(width) if scaling is None else scaling) * LOG2_E,
         EMPTY,
         BLOCK=BLOCK,
-        D=_power_of_two(width),
-        DV=_power_of_two(width_v),
+        D=padded(width),
+        DV=padded(width_v),
         num_warps=4,
     )
     return merge_parts(shift, total, mixed).view(batch, heads, width_v)
-
-
-def merge_parts(shift: Tensor, total: Tensor, mixed: Tensor) -> Tensor:
-    """One output from parts: shifts in units of log 2 and totals (rows, S), mixed values (rows, S, d); (rows, d).
-
-    Example:
-        >>> merge_parts(torch.tensor([[0.0, 1.0]]), torch.tensor([[2.0, 1.0]]), torch.tensor([[[2.0], [3.0]]])).tolist()
-        [[2.0]]
-    """
-    scale = torch.exp2(shift - shift.amax(-1, keepdim=True))
-    whole = (scale * total).sum(-1, keepdim=True).clamp(min=torch.finfo(torch.float32).tiny)
-    return (scale[..., None] * mixed).sum(1) / whole
-
-
-def division(length: int, splits: int) -> tuple[int, int]:
-    """(number of parts, entries in each) of a list: whole blocks, the last part may be shorter, none is empty.
-
-    Example:
-        >>> division(1000, 4), division(100, 8)
-        ((4, 256), (2, 64))
-    """
-    per_split = math.ceil(math.ceil(length / max(splits, 1)) / BLOCK) * BLOCK
-    return max(1, math.ceil(length / per_split)), per_split
-
-
-def default_splits(rows: int, length: int, processors: int) -> int:
-    """Parts such that four programs wait for every multiprocessor, as long as each has a block to do."""
-    return max(1, min(math.ceil(length / BLOCK), math.ceil(4 * processors / rows)))
 
 
 def check_batch(query: Tensor, keys: Tensor, values: Tensor, indices: Tensor, weights: Tensor) -> None:
@@ -194,11 +160,3 @@ def check_batch(query: Tensor, keys: Tensor, values: Tensor, indices: Tensor, we
         )
     if indices.shape != weights.shape or indices.shape[:2] != query.shape[:2] or indices.shape[2] == 0:
         raise ValueError(f"indices and weights must be (B, H, m), m >= 1, got {tuple(indices.shape)} and {tuple(weights.shape)}")
-
-
-def _processors(tensor: Tensor) -> int:
-    return int(torch.cuda.get_device_properties(tensor.device).multi_processor_count)
-
-
-def _power_of_two(width: int) -> int:
-    return max(16, 1 << (width - 1).bit_length())

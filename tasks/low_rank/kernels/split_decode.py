@@ -13,8 +13,8 @@ from dataclasses import dataclass
 
 import torch
 
-LOG2_E = 1.4426950408889634
-TILE = 64
+from tasks.attention.kernels.gpu_programs import BLOCK, LOG2_E, default_splits, padded, processors
+from tasks.attention.kernels.online_softmax import merge_parts
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,7 @@ def split_decode(
     """
     check(q, K, V, lengths, rotary, key_scales, value_scales)
     slots = torch.full((len(q),), K.shape[2], device=q.device) if lengths is None else lengths
-    parts = splits or default_splits(q, K)
+    parts = splits or (default_splits(K.shape[0] * K.shape[1], K.shape[2], processors(q)) if q.is_cuda else min(4, -(-K.shape[2] // BLOCK)))
     if not 1 <= parts <= K.shape[2]:
         raise ValueError(f"splits must lie in 1...{K.shape[2]}, got {parts}")
     scale = q.shape[-1] ** -0.5 if scale is None else scale
@@ -87,36 +87,13 @@ def split_decode(
         from tasks.low_rank.kernels.triton_latent_decode import partial_attention as compute
     else:
         compute = partial_attention
-    return merge_partials(compute(q, K, V, slots, scale, rotary, key_scales, value_scales, parts))
-
-
-def merge_partials(parts: Partials) -> torch.Tensor:
-    """One softmax from its parts; a part without slots has top -inf and counts nothing. Returns (B, h, rv)."""
-    weights = torch.exp2(parts.top - parts.top.amax(-1, keepdim=True))  # (B, h, S)
-    return (weights[..., None] * parts.values).sum(-2) / (weights * parts.total).sum(-1, keepdim=True)
-
-
-def default_splits(q: torch.Tensor, K: torch.Tensor) -> int:
-    """Parts such that four blocks wait for every multiprocessor of a GPU; 4 elsewhere."""
-    tiles = math.ceil(K.shape[2] / TILE)
-    if not q.is_cuda:
-        return min(4, tiles)
-    blocks = 4 * torch.cuda.get_device_properties(q.device).multi_processor_count
-    return max(1, min(tiles, math.ceil(blocks / (K.shape[0] * K.shape[1]))))
-
-
-def padded(rank: int) -> int:
-    """The power of two, at least 16, to which a rank is padded on chip.
-
-    >>> padded(28), padded(9), padded(64)
-    (32, 16, 64)
-    """
-    return max(16, 1 << (rank - 1).bit_length())
+    found = compute(q, K, V, slots, scale, rotary, key_scales, value_scales, parts)
+    return merge_parts(found.top, found.total, found.values)
 
 
 def part_size(slots: int, splits: int) -> int:
     """Slots in each part, a multiple of the tile; the last parts may be shorter or empty."""
-    return math.ceil(slots / splits / TILE) * TILE
+    return math.ceil(slots / splits / BLOCK) * BLOCK
 
 
 def partial_attention(
@@ -178,8 +155,8 @@ def _block(
     b, g = owner
     top = torch.full((len(q),), -math.inf, device=q.device)
     total, values = torch.zeros_like(top), torch.zeros(len(q), padded(V.shape[1]), device=q.device)
-    for first in range(start, stop, TILE):
-        slots = torch.arange(first, first + TILE, device=q.device)
+    for first in range(start, stop, BLOCK):
+        slots = torch.arange(first, first + BLOCK, device=q.device)
         inside = slots < stop
         keys, latents = _tile(K, slots, inside), _tile(V, slots, inside)
         if rotary is None:

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from tasks.low_rank.kernels.split_decode import LOG2_E, TILE, Partials, padded, part_size
+from tasks.attention.kernels.gpu_programs import BLOCK, LOG2_E, import_triton, padded
+from tasks.low_rank.kernels.split_decode import Partials, part_size
 
 if TYPE_CHECKING:
     from tasks.low_rank.kernels.split_decode import RotaryKeys
@@ -26,14 +27,7 @@ tl: Any = None
 @cache
 def _kernel() -> Any:
     global tl
-    try:
-        import triton
-        import triton.language
-    except ImportError:
-        raise ImportError(
-            "decoding on a CUDA device needs triton, which torch's CUDA builds bring; install it with: pip install triton"
-        ) from None
-    tl = triton.language
+    triton, tl = import_triton()
 
     @triton.jit  # type: ignore[untyped-decorator, unused-ignore]
     def partial_softmax(  # type: ignore[no-untyped-def]
@@ -166,8 +160,8 @@ def partial_attention(
         rank_v,
         width,
         scale * LOG2_E,
-        ROWS=max(16, 1 << (heads // groups - 1).bit_length()),
-        SLOTS=TILE,
+        ROWS=padded(heads // groups),
+        SLOTS=BLOCK,
         RK=padded(rank_k),
         RV=padded(rank_v),
         HALF=max(16, half) if rotary is not None else 16,

@@ -7,8 +7,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tasks.attention.kernels.gpu_programs import BLOCK
+from tasks.attention.kernels.online_softmax import merge_parts
 from tasks.low_rank.kernels import reference
-from tasks.low_rank.kernels.split_decode import TILE, Partials, RotaryKeys, merge_partials, padded, part_size, split_decode
+from tasks.low_rank.kernels.split_decode import Partials, RotaryKeys, part_size, split_decode
 from tasks.quantisation.quantisers import dequantise, quantise
 
 
@@ -25,7 +27,7 @@ def close(found: torch.Tensor, expected: torch.Tensor) -> None:
     seed=st.integers(0, 1000),
     groups=st.integers(1, 2),
     queries=st.integers(1, 3),
-    slots=st.integers(1, 4 * TILE),
+    slots=st.integers(1, 4 * BLOCK),
     rank_k=st.integers(1, 40),
     rank_v=st.integers(1, 40),
     splits=st.integers(1, 6),
@@ -91,16 +93,15 @@ def test_parts_without_slots_count_nothing():
 def test_two_parts_by_hand():
     # Part 1: weights 1 and 1 (top 0), values sum to 4; part 2: one weight 1 at top 1, that is twice as heavy, value 6.
     parts = Partials(torch.tensor([4.0, 6.0]).reshape(1, 1, 2, 1), torch.tensor([[[0.0, 1.0]]]), torch.tensor([[[2.0, 1.0]]]))
-    assert merge_partials(parts).item() == pytest.approx((4 + 2 * 6) / (2 + 2))
+    assert merge_parts(parts.top, parts.total, parts.values).item() == pytest.approx((4 + 2 * 6) / (2 + 2))
 
 
 def test_parts_are_multiples_of_tiles_and_cover_the_cache():
-    for slots in (1, TILE, TILE + 1, 1000):
+    for slots in (1, BLOCK, BLOCK + 1, 1000):
         for splits in (1, 2, 7):
             size = part_size(slots, splits)
-            assert size % TILE == 0
+            assert size % BLOCK == 0
             assert size * splits >= slots
-    assert [padded(r) for r in (1, 16, 17, 62, 128)] == [16, 16, 32, 64, 128]
 
 
 def bad(**changes):

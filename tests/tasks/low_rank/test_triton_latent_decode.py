@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import sys
 
+import interpreted_triton
 import pytest
 import torch
-import triton_stand_in
 
+from tasks.attention.kernels.online_softmax import merge_parts
 from tasks.low_rank.kernels import reference, split_decode, triton_latent_decode
-from tasks.low_rank.kernels.split_decode import RotaryKeys, merge_partials
+from tasks.low_rank.kernels.split_decode import RotaryKeys
 from tasks.low_rank.kernels.triton_latent_decode import partial_attention
 from tasks.quantisation.quantisers import quantise
 
 
 @pytest.fixture
 def triton(monkeypatch):
-    for name, module in triton_stand_in.modules().items():
-        monkeypatch.setitem(sys.modules, name, module)
+    interpreted_triton.install(monkeypatch)
     triton_latent_decode._kernel.cache_clear()
     yield
     triton_latent_decode._kernel.cache_clear()
@@ -34,7 +34,8 @@ LENGTHS = torch.tensor([150, 20])
 
 def decoded(q, K, V, splits=3, scale=None, rotary=None, key_scales=None, value_scales=None, lengths=LENGTHS):
     scale = q.shape[-1] ** -0.5 if scale is None else scale
-    return merge_partials(partial_attention(q, K, V, lengths, scale, rotary, key_scales, value_scales, splits))
+    found = partial_attention(q, K, V, lengths, scale, rotary, key_scales, value_scales, splits)
+    return merge_parts(found.top, found.total, found.values)
 
 
 @pytest.mark.parametrize(("heads", "groups", "rank_k", "rank_v"), [(4, 4, 32, 32), (6, 2, 11, 23), (40, 2, 28, 5)])

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tasks.attention.kernels.gather_decode import index_lists
-from tasks.attention.kernels.online_softmax import EMPTY, Partial, merge, partial, split_decode
+from tasks.attention.kernels.online_softmax import EMPTY, Partial, merge, merge_parts, partial, split_decode
 
 
 @settings(max_examples=40, deadline=None)
@@ -65,3 +65,10 @@ def test_no_parts_are_refused():
     with pytest.raises(ValueError, match="at least one part"):
         merge([])
     assert isinstance(merge([partial(torch.zeros(1), torch.ones(1), torch.ones(1, 1))]), Partial)
+
+
+@pytest.mark.parametrize("nothing", [EMPTY, -math.inf])
+def test_parts_that_read_nothing_do_not_change_a_merge(nothing):
+    shift = torch.tensor([[3.0, nothing]])
+    found = merge_parts(shift, torch.tensor([[2.0, 0.0]]), torch.tensor([[[4.0], [0.0]]]))
+    assert found.tolist() == [[2.0]]

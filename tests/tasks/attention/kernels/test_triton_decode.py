@@ -11,8 +11,7 @@ from decode_cases import HEADS, TOLERANCE, dense_masked, random_weights, step
 
 from tasks.attention.kernels import triton_decode
 from tasks.attention.kernels.gather_decode import index_lists
-from tasks.attention.kernels.online_softmax import EMPTY
-from tasks.attention.kernels.triton_decode import BLOCK, check_batch, default_splits, division, merge_parts, sparse_decode
+from tasks.attention.kernels.triton_decode import check_batch, sparse_decode
 
 CUDA = torch.cuda.is_available()
 
@@ -22,9 +21,7 @@ def device(monkeypatch):
     """The real thing where there is one, else the stand-in on the CPU."""
     triton_decode._kernel.cache_clear()
     if not CUDA:
-        fake = interpreted_triton.triton()
-        monkeypatch.setitem(sys.modules, "triton", fake)
-        monkeypatch.setitem(sys.modules, "triton.language", fake.language)
+        interpreted_triton.install(monkeypatch)
         monkeypatch.setattr(triton_decode, "check_batch", lambda *_: None)
     yield "cuda" if CUDA else "cpu"
     triton_decode._kernel.cache_clear()
@@ -71,27 +68,6 @@ def test_a_head_that_reads_nothing_gives_zero_and_large_logits_are_finite(device
     found = run(device, query * 300, keys, values, *index_lists(weights))
     assert torch.equal(found[4], torch.zeros(32))
     torch.testing.assert_close(found, dense_masked(query * 300, keys, values, weights), atol=1e-4, rtol=1e-4)
-
-
-def test_parts_that_read_nothing_do_not_change_a_merge():
-    shift = torch.tensor([[3.0, EMPTY]])
-    found = merge_parts(shift, torch.tensor([[2.0, 0.0]]), torch.tensor([[[4.0], [0.0]]]))
-    assert found.tolist() == [[2.0]]
-
-
-@pytest.mark.parametrize("length", [1, 63, 64, 65, 1000, 13_107])
-@pytest.mark.parametrize("splits", [1, 3, 16, 400])
-def test_parts_cover_the_list_in_whole_blocks_and_none_is_empty(length, splits):
-    parts, per_split = division(length, splits)
-    assert per_split % BLOCK == 0
-    assert (parts - 1) * per_split < length <= parts * per_split
-    assert parts <= splits
-
-
-def test_the_device_is_filled_but_no_part_is_smaller_than_a_block():
-    assert default_splits(rows=8, length=3277, processors=132) == 52
-    assert default_splits(rows=8, length=100_000, processors=132) == 66
-    assert default_splits(rows=10_000, length=100_000, processors=132) == 1
 
 
 def test_what_the_kernel_cannot_read_is_refused():

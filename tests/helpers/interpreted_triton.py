@@ -1,15 +1,17 @@
-"""As much of Triton's language as the kernel uses, on torch tensors: programs run one after the other, pointers are tensors with offsets.
+"""As much of Triton's language as the kernels use, on torch tensors: programs run one after the other, pointers are tensors with offsets.
 
-It runs the kernel's own source, so that indices, masks and the running softmax are tested where there is no GPU; what a compiler would
-refuse, or how fast it is, it cannot tell.
+It runs a kernel's own source, so that indices, masks and the running softmax are tested where there is no GPU. What the tensor cores ask of
+`dot` (one type, no dimension under 16) is asserted; what a compiler would refuse, or how fast it is, it cannot tell.
 """
 
 from __future__ import annotations
 
 import itertools
+import sys
 import types
 from typing import Any
 
+import pytest
 import torch
 from torch import Tensor
 
@@ -19,6 +21,7 @@ class Pointer:
 
     def __init__(self, storage: Tensor, offset: Any = 0) -> None:
         self.storage, self.offset = storage, torch.as_tensor(offset)
+        self.dtype = types.SimpleNamespace(element_ty=storage.dtype)
 
     def __add__(self, more: Any) -> Pointer:
         return Pointer(self.storage, self.offset + more)
@@ -36,7 +39,14 @@ def load(pointer: Pointer, mask: Any = True, other: float = 0) -> Tensor:
 
 def store(pointer: Pointer, value: Any, mask: Any = True) -> None:
     at, mask = pointer.places(mask)
-    pointer.storage[at[mask]] = torch.as_tensor(value, dtype=pointer.storage.dtype).expand(at.shape)[mask]
+    pointer.storage[at[mask]] = torch.as_tensor(value).to(pointer.storage.dtype).expand(at.shape)[mask]
+
+
+def dot(a: Tensor, b: Tensor, input_precision: str = "tf32") -> Tensor:
+    assert a.dtype == b.dtype
+    assert min(*a.shape, *b.shape) >= 16
+    assert input_precision == "ieee"
+    return a.float() @ b.float()
 
 
 class Program:
@@ -47,18 +57,20 @@ class Program:
 
 def language() -> types.ModuleType:
     module: Any = types.ModuleType("triton.language")
-    module.constexpr = int
-    module.float32, module.int64 = torch.float32, torch.int64
+    module.constexpr = type("constexpr", (), {})
     module.program_id = lambda axis: torch.tensor(Program.ids[axis], dtype=torch.int32)
     module.arange = lambda a, b: torch.arange(a, b, dtype=torch.int32)
     module.zeros = lambda shape, dtype: torch.zeros(shape, dtype=dtype)
-    module.load, module.store = load, store
+    module.full = lambda shape, value, dtype: torch.full(shape, value, dtype=dtype)
+    module.load, module.store, module.dot = load, store, dot
     module.sum = lambda x, axis: x.sum(axis)
     module.max = lambda x, axis: x.amax(axis)
+    module.trans = lambda x: x.T
     module.minimum = lambda a, b: torch.minimum(torch.as_tensor(a), torch.as_tensor(b))
     module.maximum = lambda a, b: torch.maximum(torch.as_tensor(a), torch.as_tensor(b))
-    module.exp2, module.log2 = torch.exp2, torch.log2
     module.where = lambda c, a, b: torch.where(c, torch.as_tensor(a), torch.as_tensor(b))
+    for name in ("exp2", "log2", "cos", "sin", "float32", "int64"):
+        setattr(module, name, getattr(torch, name))
     return module
 
 
@@ -69,16 +81,18 @@ class Launch:
         self.kernel = kernel
 
     def __getitem__(self, grid: tuple[int, ...]) -> Any:
-        def run(*arguments: Any, num_warps: int = 4, **constants: int) -> None:
+        def run(*arguments: Any, num_warps: int = 4, num_stages: int = 2, **constants: Any) -> None:
             given = [Pointer(a.view(-1)) if isinstance(a, Tensor) else a for a in arguments]
-            for ids in itertools.product(*(range(size) for size in grid)):
+            for ids in itertools.product(*map(range, grid)):
                 Program.ids = ids
                 self.kernel(*given, **constants)
 
         return run
 
 
-def triton() -> types.ModuleType:
+def install(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For one test, what `import triton` finds."""
     module: Any = types.ModuleType("triton")
     module.jit, module.language = Launch, language()
-    return module
+    monkeypatch.setitem(sys.modules, "triton", module)
+    monkeypatch.setitem(sys.modules, "triton.language", module.language)
