@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from flows.engine.checks import all_of, at_least, at_most, better_than, between
-from flows.engine.declare import PROFILES, Claim, Control, Deviation, Paper, Profile, Stage
+from flows.engine.declare import PROFILES, Claim, Control, Deviation, Paper, Profile, Stage, braces
 
 LEVELS = ("05", "10", "20")
 BOUNDS = tuple(f"e{epsilon}_d{delta}" for epsilon in LEVELS for delta in LEVELS)
@@ -21,11 +21,6 @@ COMPARED = ("vattention", "vattention_hash", "random", "hybrid_fixed", "sink_win
 ABLATIONS = ("plain", "base_5", "base_10", "fresh", "replacement", "one_sided", "fpc", "noise_50", "noise_100", "noise_200")
 CONTEXTS: dict[Profile, tuple[str, ...]] = {"cpu": ("8k", "32k", "128k"), "gpu": ("8k", "32k", "128k"), "smoke": ("1k",)}
 TIMED = ("02", "05", "10", "20")
-
-
-def braces(*options: str) -> str:
-    """`{a,b}` of a and b."""
-    return "{" + ",".join(options) + "}"
 
 
 def quality() -> list[str]:

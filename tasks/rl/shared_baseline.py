@@ -15,7 +15,7 @@ def group_advantages(rewards: Tensor, normalise: bool = False) -> Tensor:
 
     Args:
         rewards: S samples of each of B problems.
-        normalise: divide by the group's standard deviation (groups without spread keep 0).
+        normalise: divide by the group's standard deviation (groups without spread, beyond rounding, have 0).
 
     Raises:
         ValueError: for another shape, fewer than two samples, or rewards that are not finite.
@@ -31,8 +31,10 @@ def group_advantages(rewards: Tensor, normalise: bool = False) -> Tensor:
     centred = rewards - rewards.mean(1, keepdim=True)
     if not normalise:
         return centred
-    spread = rewards.std(1, keepdim=True)
-    return centred / torch.where(spread > 0, spread, torch.ones_like(spread))
+    centred = centred - centred.mean(1, keepdim=True)  # the mean of large rewards is rounded by more than a small spread
+    spread = centred.std(1, keepdim=True)
+    rounding = 2 * torch.finfo(rewards.dtype).eps * rewards.abs().amax(1, keepdim=True)
+    return torch.where(spread > rounding, centred / spread, 0.0)
 
 
 def policy_loss(log_probs: Tensor, advantages: Tensor, entropy: Tensor | None = None, entropy_weight: float = 0.0) -> Tensor:

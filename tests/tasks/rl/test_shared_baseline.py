@@ -17,6 +17,12 @@ def test_advantages_sum_to_zero_in_every_group(rewards, normalise):
     assert advantages.sum(1).abs().max() < 1e-9 * (1 + max(abs(r) for row in rewards for r in row))
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("reward", [683.4640284577797, 0.1, -1e6])
+def test_equal_rewards_have_no_advantage_whatever_their_mean_is_rounded_to(reward, dtype):
+    assert group_advantages(torch.full((1, 3), reward, dtype=dtype), normalise=True).tolist() == [[0, 0, 0]]
+
+
 def test_normalised_advantages_have_unit_spread_and_groups_without_spread_stay_zero():
     advantages = group_advantages(torch.tensor([[1.0, 2.0, 6.0], [3.0, 3.0, 3.0]]), normalise=True)
     assert advantages[0].std().item() == pytest.approx(1)
