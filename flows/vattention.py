@@ -20,20 +20,22 @@ ARMS = ("vattention", "vattention_hash", *MATCHED, "oracle_topp", "magicpig")
 COMPARED = ("vattention", "vattention_hash", "random", "hybrid_fixed", "sink_window", "oracle_topk", "oracle_topp")
 ABLATIONS = ("plain", "base_5", "base_10", "fresh", "replacement", "one_sided", "fpc", "noise_50", "noise_100", "noise_200")
 CONTEXTS: dict[Profile, tuple[str, ...]] = {"cpu": ("8k", "32k", "128k"), "gpu": ("8k", "32k", "128k"), "smoke": ("1k",)}
+REASONING = ("ruler_r1", "aime_r1")
+"""What the paper's second model, DeepSeek-R1-Distill-Llama-8B, is asked in the gpu profile."""
 TIMED = ("02", "05", "10", "20")
 
 
-def quality() -> list[str]:
-    """What the runs of the model report."""
+def quality(data: str = "quality") -> list[str]:
+    """What the runs of the model report, on a set of prompts."""
     arms, compared = braces(*(a for a in ARMS if a != "hybrid_tuned"), "dense", "dense_sdpa"), braces(*COMPARED)
     ratios = "{err_over_topk,kl_over_topk,density_over_topk,err_over_hybrid,kl_beyond_10x_vattention,q95_over_hybrid}"
     pairs = (("vattention_hash", "hashattention"), ("vattention", "hybrid_fixed"), ("vattention", "oracle_topp"))
     return [
-        f"{arms}.{{density,err_mean,err_q95,derr_mean,dbias,kl,nll,em}}.quality",
-        f"{compared}.{ratios}.quality",
-        f"{compared}.em_diff_plus_2se.quality",
-        *(f"{a}.em.quality-{b}.em.quality" for a in COMPARED for b in ("dense", "sink_window") if a != b),
-        *(f"{a}.{q}.quality-{b}.{q}.quality" for a, b in pairs for q in ("kl", "err_mean")),
+        f"{arms}.{{density,err_mean,err_q95,derr_mean,dbias,kl,nll,em}}.{data}",
+        f"{compared}.{ratios}.{data}",
+        f"{compared}.em_diff_plus_2se.{data}",
+        *(f"{a}.em.{data}-{b}.em.{data}" for a in COMPARED for b in ("dense", "sink_window") if a != b),
+        *(f"{a}.{q}.{data}-{b}.{q}.{data}" for a, b in pairs for q in ("kl", "err_mean")),
     ]
 
 
@@ -109,6 +111,7 @@ paper = Paper(
             needs=["warmstart"],
             budget_min={"cpu": 2, "gpu": 60},
             metrics=["prompts.{count,tokens,answer_tokens,fingerprint}.{quality,short,long,calibration}"],
+            metrics_in={"gpu": [f"prompts.{{count,tokens,answer_tokens,fingerprint}}.{braces('calibration_r1', *REASONING)}"]},
         ),
         Stage(
             "train",
@@ -127,6 +130,32 @@ paper = Paper(
             budget_min={"cpu": 12, "gpu": 24 * 60},
             device="gpu",
             metrics=quality(),
+        ),
+        Stage(
+            "train-r1",
+            "tasks.attention.calibration:calibrate",
+            needs=["prepare"],
+            budget_min=600,
+            device="gpu",
+            profiles=["gpu"],
+            metrics=[
+                "{hashattention,untrained_hash}.recall.calibration_r1",
+                "{layers,heads}.count.calibration_r1",
+                f"tuned_{{oracle,hash}}.{{density,err_mean}}.{braces(*(f'calibration_r1_{level}' for level in LEVELS))}",
+            ],
+            curves=["hash_loss"],
+        ),
+        *(
+            Stage(
+                f"evaluate-{data.replace('_', '-')}",
+                "tasks.attention.quality:evaluate",
+                needs=["prepare", "train-r1"],
+                budget_min=4 * 24 * 60,
+                device="gpu",
+                profiles=["gpu"],
+                metrics=quality(data),
+            )
+            for data in REASONING
         ),
         Stage(
             "evaluate-guarantees",

@@ -37,6 +37,7 @@ class CalibrateParams(ModelParams):
     """What is fitted and tried.
 
     Attributes:
+        data: the set of prompts.
         targets: density that is asked for, by the name under which later stages ask for it.
         every: every which layer the search looks at.
         rows: rows of each prompt that the search looks at.
@@ -48,6 +49,7 @@ class CalibrateParams(ModelParams):
         seed: of the samples in the search.
     """
 
+    data: str = "calibration"
     targets: dict[str, float] = Field({"05": 0.05, "10": 0.1, "20": 0.2})
     every: int = Field(5, ge=1)
     rows: int = Field(12, ge=1)
@@ -74,10 +76,10 @@ def calibrate(params: CalibrateParams, inputs: Inputs, out: Path, log: Log) -> M
 
     Metrics: `hashattention.recall.calibration` (share of the 64 heaviest keys among its 64 best, mean over layers and heads, of the
     calibration prompts), `untrained_hash.recall.calibration` (before training), and for each target
-    `tuned_{oracle,hash}.{density,err_mean}.<target>`.
+    `tuned_{oracle,hash}.{density,err_mean}.<target>`; with another set of prompts, `<data>` and `<data>_<target>` in these places.
     """
     model, _ = open_model(params, inputs)
-    prompts = read_prompts(inputs.file("prepare", "calibration.parquet"))
+    prompts = read_prompts(inputs.file("prepare", f"{params.data}.parquet"))
     recorded = [
         record(model, p.context_ids(params.device), p.following_ids(params.device)) for p in log.progress(prompts, desc="recording")
     ]
@@ -89,9 +91,9 @@ def calibrate(params: CalibrateParams, inputs: Inputs, out: Path, log: Log) -> M
 
     searched = [[Case.of(r.rows(params.rows)) for r in layers[:: params.every]] for layers in recorded]
     del model, recorded, examples
-    metrics: Metrics = {"layers.count.calibration": float(shape.layers), "heads.count.calibration": float(shape.heads)}
+    metrics: Metrics = {f"layers.count.{params.data}": float(shape.layers), f"heads.count.{params.data}": float(shape.heads)}
     for name, predictor in (("hashattention", net), ("untrained_hash", untrained)):
-        metrics[f"{name}.recall.calibration"] = _recall(searched, predictor)
+        metrics[f"{name}.recall.{params.data}"] = _recall(searched, predictor)
     configs = list(params.grid.configs())
     tables: list[pd.DataFrame] = []
     chosen: dict[str, dict[str, Tried]] = {}
@@ -100,7 +102,8 @@ def calibrate(params: CalibrateParams, inputs: Inputs, out: Path, log: Log) -> M
         chosen[name] = tune(tried, params.targets)
         tables.append(_table(name, tried))
         for target, best in chosen[name].items():
-            metrics |= {f"tuned_{name}.density.{target}": best.density, f"tuned_{name}.err_mean.{target}": best.err_mean}
+            cell = target if params.data == "calibration" else f"{params.data}_{target}"
+            metrics |= {f"tuned_{name}.density.{cell}": best.density, f"tuned_{name}.err_mean.{cell}": best.err_mean}
     ends = params.grid.ends
     tuned = Tuned(
         ends=ends,

@@ -53,6 +53,8 @@ class QualityParams(ModelParams):
     """What is evaluated.
 
     Attributes:
+        data: the set of prompts, which is also the last part of the metrics' names.
+        trained: the need that holds what was calibrated on this model.
         target: which of the calibrated densities.
         every: local errors are measured in every which layer.
         accuracy_tasks: tasks whose exact match counts; the model is too weak for the others.
@@ -62,6 +64,8 @@ class QualityParams(ModelParams):
         extra: also run MagicPIG and oracle top-p.
     """
 
+    data: str = "quality"
+    trained: str = "train"
     target: str = "10"
     every: int = Field(3, ge=1)
     accuracy_tasks: tuple[str, ...] = ("niah_single", "niah_multikey_4")
@@ -119,11 +123,11 @@ class Watch:
 
 
 def evaluate(params: QualityParams, inputs: Inputs, out: Path, log: Log) -> Metrics:
-    """Node: every arm on every prompt; metrics `<arm>.<quantity>.quality` and what the claims compare, over seeds."""
+    """Node: every arm on every prompt; metrics `<arm>.<quantity>.<data>` and what the claims compare, over seeds."""
     source = source_of(params, inputs)
-    path = inputs.file("prepare", "quality.parquet")
+    path = inputs.file("prepare", f"{params.data}.parquet")
     seeds = sorted({p.seed for p in read_prompts(path)})
-    todo = [Work(source, inputs["train"], path, seed, params) for seed in seeds]
+    todo = [Work(source, inputs[params.trained], path, seed, params) for seed in seeds]
     workers = 1 if params.device != "cpu" else None
     results = list(log.progress(map_parallel(run_seed, todo, workers=workers), total=len(todo), desc="seeds"))
     frame = pd.DataFrame([row for rows, _ in results for row in rows])
@@ -131,7 +135,7 @@ def evaluate(params: QualityParams, inputs: Inputs, out: Path, log: Log) -> Metr
     write_parquet(out / "prompts.parquet", frame)
     write_parquet(out / "density_by_head.parquet", pd.DataFrame(budgets, columns=[f"head_{h}" for h in range(budgets.shape[1])]))
     figures(frame, budgets, params.accuracy_tasks, log)
-    return metrics_of(frame, params.accuracy_tasks)
+    return metrics_of(frame, params.accuracy_tasks, params.data)
 
 
 @cache

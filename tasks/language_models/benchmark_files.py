@@ -40,6 +40,7 @@ class FileSet(Params):
         count: prompts per task.
         skip: prompts per task that are left out at the beginning, so that sets share none.
         seeds: the prompts of a task are dealt to so many repetitions in turn.
+        model: folder or model id whose tokenizer reads this set, in place of that of the other sets.
     """
 
     kind: Literal["ruler", "aime"] = "ruler"
@@ -48,6 +49,7 @@ class FileSet(Params):
     count: int = Field(50, ge=1)
     skip: int = Field(0, ge=0)
     seeds: int = Field(5, ge=1)
+    model: str = ""
 
 
 class BenchmarkParams(RulerParams):
@@ -70,8 +72,8 @@ def prepare(params: BenchmarkParams, inputs: Inputs, out: Path, log: Log) -> Met
     if both := sorted(params.sets.keys() & params.files.keys()):
         raise ValueError(f"sets {', '.join(both)} are both generated and read from files; remove one of the two")
     metrics = prepare_generated(RulerParams(sets=params.sets, model=params.model), inputs, out, log) if params.sets else {}
-    tokenizer = load_tokenizer(params.model or inputs["warmstart"] / "model") if params.files else None
     for name, wanted in params.files.items():
+        tokenizer = load_tokenizer(wanted.model or params.model or inputs["warmstart"] / "model")
         prompts = read_benchmark(tokenizer, wanted)
         write_prompts(out / f"{name}.parquet", prompts)
         metrics[f"prompts.count.{name}"] = float(len(prompts))

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from kept_log import KeptLog
 
 from tasks.attention import calibration, guarantees, quality, speed
 from tasks.common.node import Inputs, NullLog
@@ -31,21 +32,6 @@ def paper():
     return declared
 
 
-class KeepingLog(NullLog):
-    """Keeps names of figures and history."""
-
-    def __init__(self) -> None:
-        self.figures: list[str] = []
-        self.steps: list[dict[str, float]] = []
-
-    def figure(self, name: str, figure: Any) -> None:
-        self.figures.append(name)
-        super().figure(name, figure)
-
-    def history(self, step: int, **values: float) -> None:
-        self.steps.append({"step": step, **values})
-
-
 def warmstart(root: Path) -> None:
     """A tiny random Llama with a tokenizer of its own."""
     (root / "warmstart").mkdir(parents=True, exist_ok=True)
@@ -57,4 +43,4 @@ def run(root: Path, stage: str, log: Any = None, **changes: Any) -> dict[str, fl
     node, params, needs = NODES[stage]
     out = root / stage
     out.mkdir(exist_ok=True)
-    return node(params(**{**SMOKE[stage], **changes}), Inputs({need: root / need for need in needs}), out, log or KeepingLog())
+    return node(params(**{**SMOKE[stage], **changes}), Inputs({need: root / need for need in needs}), out, log or KeptLog())

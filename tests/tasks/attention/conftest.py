@@ -28,5 +28,5 @@ def pipeline(tmp_path_factory):
 
     root = tmp_path_factory.mktemp("vattention")
     stages.warmstart(root)
-    logs = {name: stages.KeepingLog() for name in stages.NODES}
+    logs = {name: stages.KeptLog() for name in stages.NODES}
     return root, {name: stages.run(root, name, logs[name]) for name in stages.NODES}, logs

@@ -7,6 +7,7 @@ import pytest
 import torch
 from attention_cases import generator
 
+from tasks.attention import quality
 from tasks.attention.registration import sparse_attention
 from tasks.attention.vattention import VAttentionConfig
 
@@ -58,7 +59,6 @@ def test_a_stage_can_run_another_model(pipeline, tmp_path):
     """As the gpu profile does: the model is named by the parameters, prompts come from a benchmark's files."""
     import json
 
-    from tasks.attention import quality
     from tasks.common.node import Inputs, NullLog
     from tasks.language_models import benchmark_files
 
@@ -69,11 +69,19 @@ def test_a_stage_can_run_another_model(pipeline, tmp_path):
     (tmp_path / "prompts").mkdir()
     (tmp_path / "out").mkdir()
     model = str(root / "warmstart/model")
-    files = {"quality": {"folder": tmp_path / "ruler", "tasks": ["vt"], "seeds": 2}}
-    prompts = benchmark_files.BenchmarkParams(model=model, sets={}, files=files)
+    files = {"ruler_r1": {"folder": tmp_path / "ruler", "tasks": ["vt"], "seeds": 2, "model": model}}
+    prompts = benchmark_files.BenchmarkParams(sets={}, files=files)
     benchmark_files.prepare(prompts, Inputs(), tmp_path / "prompts", NullLog())
-    params = quality.QualityParams(model=model, dtype="float32", new_tokens=4, accuracy_tasks=("vt",))
-    found = quality.evaluate(params, Inputs({"prepare": tmp_path / "prompts", "train": root / "train"}), tmp_path / "out", NullLog())
-    assert found["dense.density.quality"] == 1.0
-    assert 0 <= found["vattention.em.quality"] <= 1
-    assert stages.SECTIONS["gpu"]["evaluate"]["model"] == stages.SECTIONS["gpu"]["prepare"]["model"]
+    given = {"data": "ruler_r1", "trained": "train-r1", "model": model, "accuracy_tasks": ("vt",)}
+    params = quality.QualityParams(**given, dtype="float32", new_tokens=4)
+    found = quality.evaluate(params, Inputs({"prepare": tmp_path / "prompts", "train-r1": root / "train"}), tmp_path / "out", NullLog())
+    assert found["dense.density.ruler_r1"] == 1.0
+    assert 0 <= found["vattention.em.ruler_r1"] <= 1
+
+
+def test_the_gpu_profile_evaluates_each_model_with_what_was_calibrated_on_it():
+    gpu = stages.SECTIONS["gpu"]
+    assert gpu["evaluate"]["model"] == gpu["prepare"]["model"] == gpu["train"]["model"]
+    for stage in ("evaluate-ruler-r1", "evaluate-aime-r1"):
+        files, given = gpu["prepare"]["files"], quality.QualityParams(**gpu[stage])
+        assert given.model == gpu[given.trained]["model"] == files[given.data]["model"] == files[gpu[given.trained]["data"]]["model"]

@@ -78,4 +78,4 @@ def test_the_page_has_the_markers():
 def test_unknown_needs_are_named():
     node, params, _ = stages.NODES["train"]
     with pytest.raises(KeyError, match="'warmstart' is not bound"):
-        node(params(), Inputs(), stages.ROOT, stages.KeepingLog())
+        node(params(), Inputs(), stages.ROOT, stages.KeptLog())
