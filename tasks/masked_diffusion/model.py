@@ -70,6 +70,15 @@ def rotate(x: torch.Tensor, cosines: torch.Tensor, sines: torch.Tensor) -> torch
     return torch.cat([first * cosines - second * sines, second * cosines + first * sines], -1).to(x.dtype)
 
 
+def rotate_pairs(x: torch.Tensor, turns: torch.Tensor) -> torch.Tensor:
+    """Turn neighbours (2 i, 2 i + 1) of x (..., width), float32, by complex numbers of modulus 1 that broadcast to (..., width / 2).
+
+    The same law as `rotate` with channels in another order, in a third of the passes over memory.
+    """
+    pairs = torch.view_as_complex(x.unflatten(-1, (-1, 2)))
+    return torch.view_as_real(pairs * turns).flatten(-2)
+
+
 class Block(nn.Module):
     """Attention and a feed-forward layer, each behind a norm and beside a residual path."""
 
@@ -86,8 +95,7 @@ class Block(nn.Module):
     def forward(
         self,
         x: torch.Tensor,
-        cosines: torch.Tensor,
-        sines: torch.Tensor,
+        turns: torch.Tensor,
         layer: int,
         cache: StateCache | None,
         first: int = 0,
@@ -96,8 +104,8 @@ class Block(nn.Module):
         """States (B, L - first, d) of the positions from `first` on, after the block, from x (B, L, d)."""
         batch, length, width = x.shape
         qkv = self.qkv(self.attention_norm(x)).view(batch, length, 3, self.heads, width // self.heads)
-        query, key, value = qkv.permute(2, 0, 3, 1, 4)  # each (B, H, L, D)
-        query, key = rotate(query[:, :, first:], cosines[first:], sines[first:]), rotate(key, cosines, sines)
+        turned = rotate_pairs(qkv[:, :, :2], turns[:, None, None])  # (B, L, 2, H, D)
+        query, key, value = (states.transpose(1, 2) for states in (turned[:, first:, 0], turned[:, :, 1], qkv[:, :, 2]))  # (B, H, L, D)
         if cache is not None:
             key, value = cache.extend(layer, key, value)  # (1, H, S, D)
         rows = None if allowed is None else allowed[:, None, first:]
@@ -162,10 +170,10 @@ class MaskedDiffusionTransformer(nn.Module):
             logits (B, L - first, V).
         """
         x = self.embedding(tokens) + self.places(positions)
-        cosines, sines = rotary_angles(positions, self.config.width // self.config.heads)
+        turns = torch.complex(*rotary_angles(positions, self.config.width // self.config.heads))
         last = len(self.blocks) - 1
         for layer, block in enumerate(self.blocks):
-            x = block(x, cosines, sines, layer, cache, first if layer == last else 0, allowed)
+            x = block(x, turns, layer, cache, first if layer == last else 0, allowed)
         logits: torch.Tensor = self.head(self.norm(x))
         return logits
 

@@ -27,7 +27,7 @@ class LspParams(Params):
         kind: tells schedulers apart in `params.yaml`.
         alpha: share of the suffix that the threshold lets through at least, in (0, 1].
         beta: largest share that is committed at once, in [alpha, 1].
-        tau_min: margin below which nothing passes, whatever alpha says; None: the paper's rule taken literally. Logits: 2.2 is a
+        tau_min: margin below which nothing passes, whatever alpha says; None: the rule taken literally. Logits: 2.2 is a
             first token nine times as probable as the second.
         window: W, how many tokens a block is shortened at most to end at a delimiter; 0 switches that off.
         minimum: L_min, tokens that are committed whatever the margins are.
@@ -141,7 +141,7 @@ def snap(tokens: Sequence[int] | np.ndarray, length: int, delimiters: Collection
 
 
 def run_prefix_schedule(decoding: Decoding, params: LspParams) -> None:
-    """Commit blocks until the answer is done (section 2 of the paper); see `lsp_decode` for a call that does it all."""
+    """Commit blocks until the answer is done; see `lsp_decode` for a call that does it all."""
     history = _Stability(decoding.length, params.stability)
     while not decoding.done:
         frontier = decoding.prompt_length + int(decoding.known.argmin())
