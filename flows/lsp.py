@@ -299,7 +299,8 @@ paper = Paper(
         ),
         Deviation(
             "The threshold has a floor tau_min = 2 (logits), below which a call commits L_min = 1 token; the literal rule is an arm.",
-            because="the rule as summarised commits a quarter of the rest whatever the margins are, which writes chained tokens before they can be known",
+            because="the rule as summarised commits a quarter of the rest whatever the margins are, which writes chained tokens before they "
+            "can be known",
         ),
         Deviation(
             "Stability means: the same token as in the call before; an unstable token ends the run.",
@@ -319,8 +320,8 @@ paper = Paper(
         ),
         Deviation(
             "In half of the training samples the prompt and the known tokens before the first mask do not look ahead, as in a cache.",
-            because="trained on full attention alone, a small model may write values at the prompt's positions, which a frozen prefix cannot "
-            "follow; that this prepares for a cache is our choice, and no statement about LLaDA or Dream",
+            because="trained on full attention alone, a small model may write values at the prompt's positions, which a frozen prefix "
+            "cannot follow; that this prepares for a cache is our choice, and no statement about LLaDA or Dream",
         ),
         Deviation(
             "Half of the training masks are suffixes of the answer, the others LLaDA's, and operands grow from 0..1 to 0..4 over "
@@ -329,7 +330,7 @@ paper = Paper(
         ),
         Deviation(
             "alpha = 0.25, beta = 0.5, W = 4 in the cpu profile (W = 8 in the gpu profile), L_min = 1, window of stability 1.",
-            because="summaries of the paper give alpha and beta, the rest is our choice; in register traces every second token is a delimiter",
+            because="summaries of the paper give alpha and beta, the rest is our choice; every second token of a register trace is a delimiter",
         ),
         Deviation(
             "Opponents beyond the paper's: threshold decoding with a prefix cache, in blocks and over the whole answer, with a dual cache, "

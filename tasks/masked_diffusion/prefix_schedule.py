@@ -17,7 +17,7 @@ import numpy as np
 from pydantic import Field, model_validator
 
 from tasks.common.node import Params
-from tasks.masked_diffusion.decoding import Decoded, Decoding, Denoiser, Prediction, Specials
+from tasks.masked_diffusion.decoding import Ask, Decoded, Decoding, Denoiser, Prediction, Specials, Steps, drive
 
 
 class LspParams(Params):
@@ -140,13 +140,13 @@ def snap(tokens: Sequence[int] | np.ndarray, length: int, delimiters: Collection
     return min(max(snapped, minimum), n)
 
 
-def run_prefix_schedule(decoding: Decoding, params: LspParams) -> None:
+def prefix_schedule(decoding: Decoding, params: LspParams) -> Steps:
     """Commit blocks until the answer is done; see `lsp_decode` for a call that does it all."""
     history = _Stability(decoding.length, params.stability)
     while not decoding.done:
         frontier = decoding.prompt_length + int(decoding.known.argmin())
         start = decoding.cache.frozen if decoding.cache is not None else 0
-        found = decoding.predict(start, wanted=frontier)
+        found = yield Ask(start, wanted=frontier)
         if decoding.cache is not None:
             decoding.cache.freeze(frontier)
         if params.topology == "scattered":
@@ -193,7 +193,7 @@ def lsp_decode(
     """
     params = params or LspParams()
     decoding = Decoding(denoiser, prompt, length, specials, cached=params.cache == "prefix", keep_margins=keep_margins, device=device)
-    run_prefix_schedule(decoding, params)
+    drive(decoding, prefix_schedule(decoding, params))
     return decoding.result()
 
 
