@@ -299,8 +299,8 @@ paper = Paper(
         ),
         Deviation(
             "The threshold has a floor tau_min = 2 (logits), below which a call commits L_min = 1 token; the literal rule is an arm.",
-            because="the rule as summarised commits a quarter of the rest whatever the margins are, which writes chained tokens before they "
-            "can be known",
+            because="the rule as summarised commits a quarter of the rest whatever the margins are, which writes chained tokens before "
+            "they can be known",
         ),
         Deviation(
             "Stability means: the same token as in the call before; an unstable token ends the run.",
@@ -325,12 +325,12 @@ paper = Paper(
         ),
         Deviation(
             "Half of the training masks are suffixes of the answer, the others LLaDA's, and operands grow from 0..1 to 0..4 over "
-            "the first half of the steps.",
+            "a first part of the steps.",
             because="with uniform masks and full operands the small model stays for most of its budget where it can only read resets",
         ),
         Deviation(
             "alpha = 0.25, beta = 0.5, W = 4 in the cpu profile (W = 8 in the gpu profile), L_min = 1, window of stability 1.",
-            because="summaries of the paper give alpha and beta, the rest is our choice; every second token of a register trace is a delimiter",
+            because="summaries of the paper give alpha and beta, the rest is our choice; a register trace has one at every second place",
         ),
         Deviation(
             "Opponents beyond the paper's: threshold decoding with a prefix cache, in blocks and over the whole answer, with a dual cache, "

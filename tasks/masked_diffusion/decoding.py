@@ -9,7 +9,8 @@ counted here, per answer, the same for every scheduler.
     denoiser(tokens, positions, cache) -> logits
 
 drives it: `tokens` (1, L) and `positions` (L,) are the inputs of this call, int64; `cache` is a `StateCache` or None; `logits` (1, L, V)
-are the predictions for these positions. Without a cache the inputs are the whole sequence, and a transformers model is used as
+are the predictions for these positions. `drive_together` asks for B answers at once, (B, L) and (B, L, V), without a cache.
+Without a cache the inputs are the whole sequence, and a transformers model is used as
 `lambda tokens, positions, cache: model(tokens).logits`. With one the denoiser must call `cache.extend(layer, keys, values)` in every
 attention layer, attend to all that it returns, and offer `new_cache(capacity)`. Where a model predicts position i at output i - 1,
 an adapter shifts the logits and sets `lookback = 1`: the first `lookback` of them may then be anything.

@@ -114,9 +114,8 @@ def tune(
     """Exact match of the reference, the two settings that were chosen, and every trial; `together` as in `decode_all`."""
 
     def tried(scheduler: Scheduler) -> Trial:
-        found = table_of(
-            decode_all(denoiser, prompts, answers, specials, scheduler, params.device, together=together), answers, specials.eos_id
-        )
+        decoded = decode_all(denoiser, prompts, answers, specials, scheduler, params.device, together=together)
+        found = table_of(decoded, answers, specials.eos_id)
         return Trial(scheduler, float(found.em.mean()), float(found.nfe.mean()), float(found.token_forwards.mean()))
 
     reference = tried(QuotaParams()).em
