@@ -109,7 +109,8 @@ def on_llada_else_toy(check: Callable[[str], Check]) -> Check:
 
 
 TOY = (
-    "a model of half a million parameters, trained here on a generated task whose answers have both independent and chained parts, "
+    "a model of two layers and 0.3 million parameters, trained here on a generated task whose answers have both independent and chained "
+    "parts, "
     "stands in for LLaDA-8B and Dream-7B; calls, work and runs are counted exactly"
 )
 
@@ -259,7 +260,7 @@ paper = Paper(
             paper_says="no floor is described in the summaries that could be read, and quality is equal or slightly better",
             check=on_llada_else_toy(lambda data: at_most(f"literal.em.{data}-lsp.em.{data}", -0.1)),
             scale="toy",
-            why_scale="our finding; register traces are chains, where a token cannot be known before its predecessor",
+            why_scale="our finding; register traces are chains, where models of two layers cannot know a token before its predecessor",
             control=Control("snapping is switched off instead of the floor", swap={"literal": "no_snap"}),
         ),
         Claim(
