@@ -110,8 +110,7 @@ def on_llada_else_toy(check: Callable[[str], Check]) -> Check:
 
 TOY = (
     "a model of two layers and 0.3 million parameters, trained here on a generated task whose answers have both independent and chained "
-    "parts, "
-    "stands in for LLaDA-8B and Dream-7B; calls, work and runs are counted exactly"
+    "parts, stands in for LLaDA-8B and Dream-7B; calls, work and runs are counted exactly"
 )
 
 paper = Paper(
