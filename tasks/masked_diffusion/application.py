@@ -35,7 +35,7 @@ class DecodeParams(Params):
     alpha: float = Field(0.25, gt=0, le=1, description="share of the rest that the threshold lets through at least")
     beta: float = Field(0.5, gt=0, le=1, description="largest share of the rest that one call commits")
     tau_min: float = Field(2.0, ge=0, description="margin (logits) below which nothing is committed beyond the minimum")
-    literal: bool = Field(False, description="drop the floor --tau-min: the paper's rule word for word")
+    literal: bool = Field(False, description="drop the floor --tau-min: a share alpha is committed whatever the margins are")
     window: int = Field(8, ge=0, description="tokens that a block may be shortened to end at a delimiter")
     stability: int = Field(1, ge=0, description="calls over which a token must not have changed")
     cache: Literal["prefix", "none"] = Field("prefix", description="keep keys and values of committed tokens")

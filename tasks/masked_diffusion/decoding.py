@@ -1,14 +1,16 @@
 """Decoding one answer with a masked-diffusion model: what is known, what a call costs, and what was committed when.
 
-A scheduler (`tasks.masked_diffusion.schedulers`) asks `Decoding` for predictions, decides what to commit, and repeats until it is
-`done`. All costs are counted here, the same for every scheduler.
+A scheduler (`tasks.masked_diffusion.schedulers`) is a generator: it yields an `Ask`, is sent the `Prediction`, decides what to commit, and
+repeats until the answer is `done`. `drive` runs one answer, `drive_together` many at once, whose calls are then one batch. All costs are
+counted here, per answer, the same for every scheduler.
 
 **The denoiser.** Any callable
 
     denoiser(tokens, positions, cache) -> logits
 
 drives it: `tokens` (1, L) and `positions` (L,) are the inputs of this call, int64; `cache` is a `StateCache` or None; `logits` (1, L, V)
-are the predictions for these positions. Without a cache the inputs are the whole sequence, and a transformers model is used as
+are the predictions for these positions. `drive_together` asks for B answers at once, (B, L) and (B, L, V), without a cache.
+Without a cache the inputs are the whole sequence, and a transformers model is used as
 `lambda tokens, positions, cache: model(tokens).logits`. With one the denoiser must call `cache.extend(layer, keys, values)` in every
 attention layer, attend to all that it returns, and offer `new_cache(capacity)`. Where a model predicts position i at output i - 1,
 an adapter shifts the logits and sets `lookback = 1`: the first `lookback` of them may then be anything.
@@ -17,7 +19,7 @@ an adapter shifts the logits and sets `lookback = 1`: the first `lookback` of th
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
@@ -147,6 +149,31 @@ class Prediction:
         return found
 
 
+@dataclass(frozen=True)
+class Ask:
+    """Which call a scheduler wants.
+
+    Attributes:
+        start: first position of the inputs, counted from the prompt's start; with a cache, states before it are frozen.
+        stop: position behind the last input; default the whole sequence.
+        wanted: first position (counted from the prompt's start) that is to be predicted; default the first answer position
+            among the inputs.
+        visible: rows of the cache that may be read, see `StateCache.begin`.
+    """
+
+    start: int = 0
+    stop: int | None = None
+    wanted: int | None = None
+    visible: int | None = None
+
+
+WHOLE = Ask()
+"""The whole sequence goes in, all answer positions come out."""
+
+Steps = Generator[Ask, Prediction, None]
+"""A scheduler at work on one answer."""
+
+
 class Decoding:
     """One answer in the making.
 
@@ -209,36 +236,32 @@ class Decoding:
         return bool(self.known[: self.end].all())
 
     @torch.inference_mode()
-    def predict(self, start: int = 0, stop: int | None = None, *, wanted: int | None = None, visible: int | None = None) -> Prediction:
-        """Call the denoiser once.
-
-        Args:
-            start: first position of the inputs, counted from the prompt's start; with a cache, states before it are frozen.
-            stop: position behind the last input; default the whole sequence.
-            wanted: first position (counted from the prompt's start) that is to be predicted; default the first answer position
-                among the inputs.
-            visible: rows of the cache that may be read, see `StateCache.begin`.
-
-        Returns:
-            predictions from `wanted` to `stop`.
-        """
-        stop = self.prompt_length + self.length if stop is None else stop
-        first = max(start, self.prompt_length) if wanted is None else wanted
-        if first - start < self._lookback:
-            start = max(0, first - self._lookback)
+    def predict(self, ask: Ask = WHOLE) -> Prediction:
+        """Call the denoiser once; predictions from `ask.wanted` to `ask.stop`."""
+        total = self.prompt_length + self.length
+        stop = total if ask.stop is None else ask.stop
+        first = max(ask.start, self.prompt_length) if ask.wanted is None else ask.wanted
+        start = max(0, first - self._lookback) if first - ask.start < self._lookback else ask.start
         if self.cache is not None:
-            self.cache.begin(start, stop - start, visible)
+            self.cache.begin(start, stop - start, ask.visible)
         logits = self.denoiser(self.inputs[:, start:stop], self._positions[start:stop], self.cache)
-        logits = logits[0, first - start :].float()
-        logits[:, self.specials.mask_id] = -math.inf
-        best = logits.topk(2, -1)
-        found = Prediction(
-            first - self.prompt_length,
-            best.indices[:, 0].cpu().numpy(),
-            (best.values[:, 0] - best.values[:, 1]).cpu().numpy(),
-            logits,
-        )
-        self._count(stop - start, visible if visible is not None else stop if self.cache is not None else stop - start, found)
+        tokens, margins, logits = likeliest(logits[:, first - start :], self.specials.mask_id)
+        found = Prediction(first - self.prompt_length, tokens[0], margins[0], logits[0])
+        self._count(stop - start, ask.visible if ask.visible is not None else stop if self.cache is not None else stop - start, found)
+        return found
+
+    @staticmethod
+    @torch.inference_mode()
+    def predict_together(decodings: Sequence[Decoding], asks: Sequence[Ask]) -> list[Prediction]:
+        """One call for answers of one length without a cache: the whole sequences go in."""
+        one = decodings[0]
+        logits = one.denoiser(torch.cat([each.inputs for each in decodings]), one._positions, None)
+        tokens, margins, logits = likeliest(logits[:, one.prompt_length :], one.specials.mask_id)
+        found = []
+        for row, (each, ask) in enumerate(zip(decodings, asks, strict=True)):
+            first = 0 if ask.wanted is None else ask.wanted - one.prompt_length
+            found.append(Prediction(first, tokens[row, first:], margins[row, first:], logits[row, first:]))
+            each._count(len(one._positions), len(one._positions), found[-1])
         return found
 
     def _count(self, inputs: int, keys: int, found: Prediction) -> None:
@@ -298,6 +321,47 @@ class Decoding:
             commit_mean=committed / self._commits if self._commits else 0.0,
         )
         return Decoded(self.answer[:kept].tolist(), counters, self.trace)
+
+
+def likeliest(logits: torch.Tensor, mask_id: int) -> tuple[np.ndarray, np.ndarray, torch.Tensor]:
+    """Likeliest tokens (B, n), their margins (B, n), and the logits (B, n, V) in float32 without the mask."""
+    logits = logits.float()
+    logits[..., mask_id] = -math.inf
+    best = logits.topk(2, -1)
+    return best.indices[..., 0].cpu().numpy(), (best.values[..., 0] - best.values[..., 1]).cpu().numpy(), logits
+
+
+def drive(decoding: Decoding, steps: Steps) -> None:
+    """Let a scheduler finish one answer."""
+    ask = next(steps, None)
+    while ask is not None:
+        ask = _send(steps, decoding.predict(ask))
+
+
+def drive_together(decodings: Sequence[Decoding], schedule: Callable[[Decoding], Steps]) -> None:
+    """Let a scheduler finish answers of one denoiser side by side; every round of calls is one batch.
+
+    Only without a cache, where every call has the whole sequence as its input, and for prompts and answers of one length.
+
+    Raises:
+        ValueError: for decodings with a cache, or of different lengths.
+    """
+    shapes = {(one.prompt_length, one.length) for one in decodings}
+    if len(shapes) > 1 or any(one.cache is not None for one in decodings):
+        raise ValueError(f"answers decoded together have one length and no cache, got (prompt, answer) lengths {sorted(shapes)}")
+    working = [(one, schedule(one)) for one in decodings]
+    waiting = [(one, steps, ask) for one, steps in working if (ask := next(steps, None)) is not None]
+    while waiting:
+        found = Decoding.predict_together([one for one, _, _ in waiting], [ask for _, _, ask in waiting])
+        sent = [(one, steps, _send(steps, prediction)) for (one, steps, _), prediction in zip(waiting, found, strict=True)]
+        waiting = [(one, steps, ask) for one, steps, ask in sent if ask is not None]
+
+
+def _send(steps: Steps, found: Prediction) -> Ask | None:
+    try:
+        return steps.send(found)
+    except StopIteration:
+        return None
 
 
 def counters_of(found: Sequence[Decoded]) -> dict[str, float]:

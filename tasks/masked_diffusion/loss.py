@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     import torch
 
 LEAST = 0.02
-"""t is uniform on (LEAST, 1), so that 1 / t stays bounded."""
+"""t is uniform on (LEAST, 1), so that 1 / t stays bounded; of B levels one lies in every B-th of it, which lowers the variance."""
 
 
 def draw_masks(count: int, length: int, suffix_share: float, generator: torch.Generator) -> tuple[torch.Tensor, torch.Tensor]:
@@ -40,7 +40,7 @@ def draw_masks(count: int, length: int, suffix_share: float, generator: torch.Ge
 
     if not 0 <= suffix_share <= 1:
         raise ValueError(f"suffix_share must lie in [0, 1], got {suffix_share}")
-    t = LEAST + (1 - LEAST) * torch.rand(count, generator=generator)
+    t = LEAST + (1 - LEAST) * (torch.arange(count) + torch.rand(count, generator=generator)) / count
     uniform = torch.rand(count, length, generator=generator) < t[:, None]
     suffix = torch.arange(length) >= length - torch.ceil(t * length)[:, None]
     chosen = torch.rand(count, generator=generator) < suffix_share

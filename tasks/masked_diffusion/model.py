@@ -1,7 +1,8 @@
 """A small bidirectional transformer that predicts masked tokens (after LLaDA, Nie et al., 2025, arXiv 2502.09992).
 
-Pre-norm blocks with RMSNorm, rotary and learned absolute positions, full attention, an untied head. It is a `Denoiser` as
-`tasks.masked_diffusion.decoding` wants one, and knows nothing about masks, losses or schedulers.
+Pre-norm blocks with LayerNorm (without biases; LLaDA's RMSNorm has a dearer backward pass on a CPU), rotary and learned absolute positions,
+full attention, an untied head. It is a `Denoiser` as `tasks.masked_diffusion.decoding` wants one, and knows nothing about masks, losses or
+schedulers.
 """
 
 from __future__ import annotations
@@ -70,24 +71,32 @@ def rotate(x: torch.Tensor, cosines: torch.Tensor, sines: torch.Tensor) -> torch
     return torch.cat([first * cosines - second * sines, second * cosines + first * sines], -1).to(x.dtype)
 
 
+def rotate_pairs(x: torch.Tensor, turns: torch.Tensor) -> torch.Tensor:
+    """Turn neighbours (2 i, 2 i + 1) of x (..., width), float32, by complex numbers of modulus 1 that broadcast to (..., width / 2).
+
+    The same law as `rotate` with channels in another order, in a third of the passes over memory.
+    """
+    pairs = torch.view_as_complex(x.view(*x.shape[:-1], -1, 2))
+    return torch.view_as_real(pairs * turns).flatten(-2)
+
+
 class Block(nn.Module):
     """Attention and a feed-forward layer, each behind a norm and beside a residual path."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         self.heads = config.heads
-        self.attention_norm = nn.RMSNorm(config.width, eps=1e-6)
+        self.attention_norm = nn.LayerNorm(config.width, eps=1e-6, bias=False)
         self.qkv = nn.Linear(config.width, 3 * config.width, bias=False)
         self.out = nn.Linear(config.width, config.width, bias=False)
-        self.mlp_norm = nn.RMSNorm(config.width, eps=1e-6)
+        self.mlp_norm = nn.LayerNorm(config.width, eps=1e-6, bias=False)
         self.up = nn.Linear(config.width, config.hidden, bias=False)
         self.down = nn.Linear(config.hidden, config.width, bias=False)
 
     def forward(
         self,
         x: torch.Tensor,
-        cosines: torch.Tensor,
-        sines: torch.Tensor,
+        turns: torch.Tensor,
         layer: int,
         cache: StateCache | None,
         first: int = 0,
@@ -96,8 +105,8 @@ class Block(nn.Module):
         """States (B, L - first, d) of the positions from `first` on, after the block, from x (B, L, d)."""
         batch, length, width = x.shape
         qkv = self.qkv(self.attention_norm(x)).view(batch, length, 3, self.heads, width // self.heads)
-        query, key, value = qkv.permute(2, 0, 3, 1, 4)  # each (B, H, L, D)
-        query, key = rotate(query[:, :, first:], cosines[first:], sines[first:]), rotate(key, cosines, sines)
+        turned = rotate_pairs(qkv[:, :, :2], turns[:, None, None])  # (B, L, 2, H, D)
+        query, key, value = (states.transpose(1, 2) for states in (turned[:, first:, 0], turned[:, :, 1], qkv[:, :, 2]))  # (B, H, L, D)
         if cache is not None:
             key, value = cache.extend(layer, key, value)  # (1, H, S, D)
         rows = None if allowed is None else allowed[:, None, first:]
@@ -128,7 +137,7 @@ class MaskedDiffusionTransformer(nn.Module):
         self.embedding = nn.Embedding(config.vocabulary, config.width)
         self.places = nn.Embedding(config.positions, config.width)
         self.blocks = nn.ModuleList(Block(config) for _ in range(config.layers))
-        self.norm = nn.RMSNorm(config.width, eps=1e-6)
+        self.norm = nn.LayerNorm(config.width, eps=1e-6, bias=False)
         self.head = nn.Linear(config.width, config.vocabulary, bias=False)
         if generator is not None:
             self._initialise(generator)
@@ -162,10 +171,10 @@ class MaskedDiffusionTransformer(nn.Module):
             logits (B, L - first, V).
         """
         x = self.embedding(tokens) + self.places(positions)
-        cosines, sines = rotary_angles(positions, self.config.width // self.config.heads)
+        turns = torch.complex(*rotary_angles(positions, self.config.width // self.config.heads))
         last = len(self.blocks) - 1
         for layer, block in enumerate(self.blocks):
-            x = block(x, cosines, sines, layer, cache, first if layer == last else 0, allowed)
+            x = block(x, turns, layer, cache, first if layer == last else 0, allowed)
         logits: torch.Tensor = self.head(self.norm(x))
         return logits
 

@@ -17,7 +17,7 @@ import numpy as np
 from pydantic import Field, model_validator
 
 from tasks.common.node import Params
-from tasks.masked_diffusion.decoding import Decoded, Decoding, Denoiser, Prediction, Specials
+from tasks.masked_diffusion.decoding import Ask, Decoded, Decoding, Denoiser, Prediction, Specials, Steps, drive
 
 
 class LspParams(Params):
@@ -27,7 +27,7 @@ class LspParams(Params):
         kind: tells schedulers apart in `params.yaml`.
         alpha: share of the suffix that the threshold lets through at least, in (0, 1].
         beta: largest share that is committed at once, in [alpha, 1].
-        tau_min: margin below which nothing passes, whatever alpha says; None: the paper's rule taken literally. Logits: 2.2 is a
+        tau_min: margin below which nothing passes, whatever alpha says; None: the rule taken literally. Logits: 2.2 is a
             first token nine times as probable as the second.
         window: W, how many tokens a block is shortened at most to end at a delimiter; 0 switches that off.
         minimum: L_min, tokens that are committed whatever the margins are.
@@ -140,13 +140,13 @@ def snap(tokens: Sequence[int] | np.ndarray, length: int, delimiters: Collection
     return min(max(snapped, minimum), n)
 
 
-def run_prefix_schedule(decoding: Decoding, params: LspParams) -> None:
-    """Commit blocks until the answer is done (section 2 of the paper); see `lsp_decode` for a call that does it all."""
+def prefix_schedule(decoding: Decoding, params: LspParams) -> Steps:
+    """Commit blocks until the answer is done; see `lsp_decode` for a call that does it all."""
     history = _Stability(decoding.length, params.stability)
     while not decoding.done:
         frontier = decoding.prompt_length + int(decoding.known.argmin())
         start = decoding.cache.frozen if decoding.cache is not None else 0
-        found = decoding.predict(start, wanted=frontier)
+        found = yield Ask(start, wanted=frontier)
         if decoding.cache is not None:
             decoding.cache.freeze(frontier)
         if params.topology == "scattered":
@@ -193,7 +193,7 @@ def lsp_decode(
     """
     params = params or LspParams()
     decoding = Decoding(denoiser, prompt, length, specials, cached=params.cache == "prefix", keep_margins=keep_margins, device=device)
-    run_prefix_schedule(decoding, params)
+    drive(decoding, prefix_schedule(decoding, params))
     return decoding.result()
 
 

@@ -108,11 +108,14 @@ def tune(
     answers: Sequence[Sequence[int]],
     specials: Specials,
     params: CalibrationParams,
+    *,
+    together: bool = False,
 ) -> tuple[float, LspParams, ThresholdParams, list[Trial]]:
-    """Exact match of the reference, the two settings that were chosen, and every trial."""
+    """Exact match of the reference, the two settings that were chosen, and every trial; `together` as in `decode_all`."""
 
     def tried(scheduler: Scheduler) -> Trial:
-        found = table_of(decode_all(denoiser, prompts, answers, specials, scheduler, params.device), answers, specials.eos_id)
+        decoded = decode_all(denoiser, prompts, answers, specials, scheduler, params.device, together=together)
+        found = table_of(decoded, answers, specials.eos_id)
         return Trial(scheduler, float(found.em.mean()), float(found.nfe.mean()), float(found.token_forwards.mean()))
 
     reference = tried(QuotaParams()).em
@@ -143,7 +146,7 @@ def tune_model(work: Work) -> tuple[float, LspParams, ThresholdParams, list[Tria
     from tasks.masked_diffusion.model import load_model
 
     prompts, answers = read_programs(work.programs, work.seed, "calibration", work.params.programs)
-    return tune(load_model(work.model).to(work.params.device), prompts, answers, SPECIALS, work.params)
+    return tune(load_model(work.model).to(work.params.device), prompts, answers, SPECIALS, work.params, together=True)
 
 
 def calibrate(params: CalibrationParams, inputs: Inputs, out: Path, log: Log) -> Metrics:

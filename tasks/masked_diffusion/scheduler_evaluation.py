@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -94,10 +93,9 @@ class Work:
 
 @dataclass
 class Compared:
-    """What one model gave: a table per arm, seconds per answer by arm, iterations of the first programmes for the figures."""
+    """What one model gave: a table per arm, iterations of the first programmes for the figures."""
 
     tables: dict[str, pd.DataFrame]
-    seconds: dict[str, float]
     examples: dict[str, list[Decoded]] = field(default_factory=dict)
     decay: dict[str, list[list[int]]] = field(default_factory=dict)
     flips: dict[str, list[list[float]]] = field(default_factory=dict)
@@ -111,12 +109,10 @@ def compare_on_model(work: Work) -> Compared:
     prompts, answers = read_programs(work.programs, work.seed, "test", params.programs)
     model = load_model(work.model).to(params.device)
     arms = {**standard_arms(params.base, params.block), **read_chosen(work.chosen, work.seed)}
-    result = Compared({}, {})
+    result = Compared({})
     for name, scheduler in arms.items():
         count = max(1, round(len(prompts) * params.reduced.get(name, 1.0)))
-        started = time.process_time()
-        found = decode_all(model, prompts[:count], answers[:count], SPECIALS, scheduler, params.device)
-        result.seconds[name] = (time.process_time() - started) / count
+        found = decode_all(model, prompts[:count], answers[:count], SPECIALS, scheduler, params.device, together=True)
         result.tables[name] = table_of(found, answers[:count], SPECIALS.eos_id)
         result.decay[name] = [one.trace.active for one in found]
         result.flips[name] = [one.trace.flips for one in found]
@@ -226,7 +222,6 @@ def evaluate(params: CompareParams, inputs: Inputs, out: Path, log: Log) -> Metr
         for arm, table in one.tables.items()
     ]
     write_parquet(out / "decoded.parquet", pd.concat(rows, ignore_index=True))
-    log.timing(**{f"{arm}_ms_per_answer": 1000 * float(np.mean([one.seconds[arm] for one in found])) for arm in found[0].seconds})
     examples = found[0].examples
     log.figure("commit_map", figures.commit_map(examples))
     log.figure("frontier", figures.frontier(metrics))

@@ -14,8 +14,8 @@ import numpy as np
 from pydantic import Field
 
 from tasks.common.node import Params
-from tasks.masked_diffusion.decoding import Decoded, Decoding, Denoiser, Prediction, Specials
-from tasks.masked_diffusion.prefix_schedule import LspParams, run_prefix_schedule
+from tasks.masked_diffusion.decoding import WHOLE, Ask, Decoded, Decoding, Denoiser, Prediction, Specials, Steps, drive, drive_together
+from tasks.masked_diffusion.prefix_schedule import LspParams, prefix_schedule
 
 
 class QuotaParams(Params):
@@ -120,21 +120,60 @@ def decode(
     >>> found.counters.nfe, found.counters.token_forwards
     (4, 40)
     """
-    cached = getattr(scheduler, "cache", "none") != "none"
-    decoding = Decoding(denoiser, prompt, length, specials, cached=cached, keep_margins=keep_margins, device=device)
-    if length:
-        match scheduler:
-            case LspParams():
-                run_prefix_schedule(decoding, scheduler)
-            case QuotaParams():
-                run_quota(decoding, scheduler)
-            case ThresholdParams():
-                run_threshold(decoding, scheduler)
-            case ProphetParams():
-                run_prophet(decoding, scheduler)
-            case LeftToRightParams():
-                run_left_to_right(decoding, scheduler)
+    decoding = Decoding(denoiser, prompt, length, specials, cached=cached(scheduler), keep_margins=keep_margins, device=device)
+    drive(decoding, steps_of(decoding, scheduler))
     return decoding.result()
+
+
+def decode_together(
+    denoiser: Denoiser,
+    prompts: Sequence[Sequence[int]],
+    length: int,
+    specials: Specials,
+    scheduler: Scheduler,
+    *,
+    device: str = "cpu",
+) -> list[Decoded]:
+    """Decode answers to prompts of one length side by side, each as `decode` would, with calls in batches; only without a cache.
+
+    Args:
+        denoiser: takes tokens (B, L) and gives logits (B, L, V).
+        prompts: token ids (B, P).
+        length: answer tokens N.
+        specials: mask, end and delimiter tokens.
+        scheduler: which tokens to commit when; it keeps no states.
+        device: where the denoiser wants its tokens.
+
+    Raises:
+        ValueError: for a scheduler with a cache or prompts of different lengths, and as in `decode`.
+    """
+    if cached(scheduler):
+        raise ValueError("a scheduler with a cache decodes one answer at a time; set cache='none' or use decode")
+    decodings = [Decoding(denoiser, prompt, length, specials, device=device) for prompt in prompts]
+    drive_together(decodings, lambda one: steps_of(one, scheduler))
+    return [one.result() for one in decodings]
+
+
+def cached(scheduler: Scheduler) -> bool:
+    """Whether it keeps states between calls."""
+    return getattr(scheduler, "cache", "none") != "none"
+
+
+def steps_of(decoding: Decoding, scheduler: Scheduler) -> Steps:
+    """The scheduler at work on one answer; nothing happens where the answer has no tokens."""
+    if not decoding.length:
+        return
+    match scheduler:
+        case LspParams():
+            yield from prefix_schedule(decoding, scheduler)
+        case QuotaParams():
+            yield from quota(decoding, scheduler)
+        case ThresholdParams():
+            yield from threshold(decoding, scheduler)
+        case ProphetParams():
+            yield from prophet(decoding, scheduler)
+        case LeftToRightParams():
+            yield from left_to_right(decoding, scheduler)
 
 
 def quota_counts(tokens: int, calls: int) -> list[int]:
@@ -173,7 +212,7 @@ def blocks_of(length: int, block: int | None) -> list[tuple[int, int]]:
     return [(start, start + size) for start in range(0, length, size)]
 
 
-def run_quota(decoding: Decoding, params: QuotaParams) -> None:
+def quota(decoding: Decoding, params: QuotaParams) -> Steps:
     """In every call the best masked positions of the block, so many that T calls finish; every call sees the whole sequence."""
     rng = np.random.default_rng(params.seed)
     blocks = blocks_of(decoding.length, params.block)
@@ -182,26 +221,26 @@ def run_quota(decoding: Decoding, params: QuotaParams) -> None:
         for count in quota_counts(stop - start, per_block):
             if decoding.done:
                 return
-            found = decoding.predict()
+            found = yield WHOLE
             masked = start + np.flatnonzero(~decoding.known[start:stop])
             scores = _scores(found, params.order, rng)[masked]
             _commit(decoding, found, masked[np.argsort(-scores, kind="stable")[:count]])
 
 
-def run_threshold(decoding: Decoding, params: ThresholdParams) -> None:
+def threshold(decoding: Decoding, params: ThresholdParams) -> Steps:
     """In every call all masked positions of the block whose confidence reaches the threshold, at least the surest."""
     prompt = decoding.prompt_length
     for start, stop in blocks_of(decoding.length, params.block):
         first = True
         while not (decoding.done or decoding.known[start:stop].all()):
             if first or decoding.cache is None:
-                found = decoding.predict(wanted=prompt)
+                found = yield Ask(wanted=prompt)
                 if decoding.cache is not None:
                     _keep(decoding, prompt + start, params.cache)
             elif params.cache == "prefix":
-                found = decoding.predict(prompt + start)
+                found = yield Ask(prompt + start)
             else:
-                found = decoding.predict(prompt + start, prompt + stop, visible=prompt + decoding.length)
+                found = yield Ask(prompt + start, prompt + stop, visible=prompt + decoding.length)
                 _keep(decoding, prompt + start, params.cache)
             first = False
             masked = start + np.flatnonzero(~decoding.known[start:stop])
@@ -210,13 +249,13 @@ def run_threshold(decoding: Decoding, params: ThresholdParams) -> None:
             _commit(decoding, found, chosen if chosen.size else masked[[int(sure.argmax())]])
 
 
-def run_prophet(decoding: Decoding, params: ProphetParams) -> None:
+def prophet(decoding: Decoding, params: ProphetParams) -> Steps:
     """Quota decoding until the gaps of the masked positions exceed the threshold of this third of the calls; then all at once."""
     calls = calls_of(decoding.length, params.speedup)
     for call, count in enumerate(quota_counts(decoding.length, calls)):
         if decoding.done:
             return
-        found = decoding.predict()
+        found = yield WHOLE
         masked = np.flatnonzero(~decoding.known)
         gaps = found.margins[masked]
         gap = float(gaps.mean() if params.statistic == "mean" else gaps.min())
@@ -227,9 +266,9 @@ def run_prophet(decoding: Decoding, params: ProphetParams) -> None:
         _commit(decoding, found, masked[np.argsort(-sure, kind="stable")[:count]])
 
 
-def run_left_to_right(decoding: Decoding, params: LeftToRightParams) -> None:
+def left_to_right(decoding: Decoding, params: LeftToRightParams) -> Steps:
     """The first masked position in every call: the prefix schedule when no margin is ever enough."""
-    run_prefix_schedule(decoding, LspParams(tau_min=1e30, minimum=1, window=0, stability=0, cache=params.cache))
+    yield from prefix_schedule(decoding, LspParams(tau_min=1e30, minimum=1, window=0, stability=0, cache=params.cache))
 
 
 def _scores(found: Prediction, order: str, rng: np.random.Generator) -> np.ndarray:

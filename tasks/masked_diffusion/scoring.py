@@ -7,7 +7,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from tasks.masked_diffusion.decoding import Decoded, Denoiser, Specials
-from tasks.masked_diffusion.schedulers import Scheduler, decode
+from tasks.masked_diffusion.schedulers import Scheduler, cached, decode, decode_together
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -44,9 +44,28 @@ def decode_all(
     specials: Specials,
     scheduler: Scheduler,
     device: str = "cpu",
+    together: bool = False,
 ) -> list[Decoded]:
-    """Decode every prompt to the length of its answer."""
+    """Decode every prompt to the length of its answer.
+
+    Args:
+        denoiser: the model; with `together` it must take a batch.
+        prompts: token ids of each.
+        answers: only their lengths count.
+        specials: mask, end and delimiter tokens.
+        scheduler: which tokens to commit when.
+        device: where the denoiser wants its tokens.
+        together: a scheduler without a cache decodes all answers side by side; they and their prompts then have one length.
+
+    Raises:
+        ValueError: if answers that are decoded together differ in length, and as in `decode`.
+    """
     pairs = zip(prompts, answers, strict=True)
+    if together and not cached(scheduler):
+        lengths = {len(answer) for answer in answers}
+        if len(lengths) != 1:
+            raise ValueError(f"answers decoded together have one length, got {sorted(lengths)}")
+        return decode_together(denoiser, prompts, lengths.pop(), specials, scheduler, device=device)
     return [decode(denoiser, prompt, len(answer), specials, scheduler, device=device) for prompt, answer in pairs]
 
 

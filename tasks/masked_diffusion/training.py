@@ -31,7 +31,7 @@ class PretrainParams(Params):
         clip: largest norm of the gradient.
         suffix_share: share of samples whose mask is a suffix of the answer; the others are masked as in LLaDA.
         frozen_share: share of samples in which the prompt and the known tokens before the first mask do not look ahead, like states in
-            a cache. Without it most models learn to read the answer at the prompt's positions, and a frozen prefix breaks what they say.
+            a cache. A model that never saw such samples may work answers out at the prompt's positions, where a cache freezes them.
         curriculum: share of the steps over which operands grow from 0..1 to all digits. Modular sums have no single input that tells
             anything about the result; without small operands first the model learns for long to read resets alone.
         check: masked answers on which the loss is measured in the end.

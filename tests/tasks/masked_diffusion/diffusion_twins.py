@@ -39,12 +39,12 @@ def attention_written_out(model, tokens, positions, frozen):
         frozen: (key, value) of every frozen position, each (heads, width), by layer.
     """
     heads, width = model.config.heads, model.config.width // model.config.heads
-    turns = positions[:, None].double() * 10_000.0 ** (-torch.arange(0, width, 2).double() / width)
-    turn = torch.polar(torch.ones_like(turns), turns)[:, None]  # (L, 1, width / 2)
+    angles = (positions[:, None].double() * 10_000.0 ** (-torch.arange(0, width, 2).double() / width))[:, None]  # (L, 1, width / 2)
 
     def turned(x):
-        pairs = torch.complex(x[..., : width // 2].double(), x[..., width // 2 :].double()) * turn
-        return torch.cat([pairs.real, pairs.imag], -1).float()
+        even, odd = x[..., ::2].double(), x[..., 1::2].double()
+        pairs = torch.stack([even * angles.cos() - odd * angles.sin(), odd * angles.cos() + even * angles.sin()], -1)
+        return pairs.flatten(-2).float()
 
     x, states = model.embedding(tokens) + model.places(positions), []
     for block, kept in zip(model.blocks, frozen, strict=True):

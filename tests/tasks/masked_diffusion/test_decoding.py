@@ -5,7 +5,7 @@ import pytest
 import torch
 from diffusion_twins import EOS, MASK, full_logits, small_model
 
-from tasks.masked_diffusion.decoding import Decoding, Specials, counters_of
+from tasks.masked_diffusion.decoding import Ask, Decoding, Specials, counters_of
 from tasks.masked_diffusion.forced import ForcedDenoiser
 from tasks.masked_diffusion.schedulers import LeftToRightParams, ThresholdParams, decode
 
@@ -75,7 +75,7 @@ def test_work_by_hand():
     decoding = Decoding(model, [3, 4], 6, Specials(MASK), cached=True)
     decoding.predict()  # 8 inputs, 8 keys
     decoding.cache.freeze(2)
-    decoding.predict(2)  # 6 inputs, 8 keys
+    decoding.predict(Ask(2))  # 6 inputs, 8 keys
     counters = decoding.result().counters
     assert (counters.nfe, counters.token_forwards, counters.attn_pairs, counters.cache_writes) == (2, 14, 8 * 8 + 6 * 8, 2)
 

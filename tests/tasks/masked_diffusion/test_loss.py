@@ -55,3 +55,8 @@ def test_a_frozen_prefix_looks_at_nothing_behind_it_and_the_rest_at_everything()
         for i in range(9):
             seen = range(9) if i >= first else range(max(3, i + 1))
             assert row[i].nonzero().flatten().tolist() == list(seen)
+
+
+def test_levels_of_a_batch_are_spread_evenly():
+    _, t = draw_masks(50, 6, 0.5, torch.Generator().manual_seed(5))
+    assert torch.equal(((t - LEAST) / (1 - LEAST) * 50).floor().int(), torch.arange(50, dtype=torch.int32))

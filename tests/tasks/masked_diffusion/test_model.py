@@ -6,7 +6,15 @@ import pytest
 import torch
 from diffusion_twins import small_model
 
-from tasks.masked_diffusion.model import MaskedDiffusionTransformer, ModelConfig, load_model, rotary_angles, rotate, save_model
+from tasks.masked_diffusion.model import (
+    MaskedDiffusionTransformer,
+    ModelConfig,
+    load_model,
+    rotary_angles,
+    rotate,
+    rotate_pairs,
+    save_model,
+)
 
 
 def test_every_position_sees_every_other():
@@ -47,6 +55,14 @@ def test_rotation_depends_on_distance_alone():
     assert product(3, 1) == pytest.approx(product(13, 11), abs=1e-5)
     assert product(3, 1) != pytest.approx(product(3, 2), abs=1e-3)
     assert product(5, 5) == pytest.approx(float(query @ key), abs=1e-5)
+
+
+def test_pairs_turn_as_halves_do_with_channels_reordered():
+    x = torch.randn(2, 7, 8, generator=torch.Generator().manual_seed(0))
+    cosines, sines = rotary_angles(torch.arange(7), 8)
+    halves = rotate(torch.cat([x[..., ::2], x[..., 1::2]], -1), cosines, sines)
+    pairs = rotate_pairs(x, torch.complex(cosines, sines))
+    torch.testing.assert_close(torch.cat([pairs[..., ::2], pairs[..., 1::2]], -1), halves)
 
 
 def test_a_full_cache_gives_the_logits_of_no_cache():

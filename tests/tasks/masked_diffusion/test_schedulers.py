@@ -18,8 +18,10 @@ from tasks.masked_diffusion.schedulers import (
     Scheduler,
     ThresholdParams,
     blocks_of,
+    cached,
     calls_of,
     decode,
+    decode_together,
     quota_counts,
 )
 
@@ -53,6 +55,27 @@ def test_uncached_work_is_calls_times_length(name):
         assert counters.token_forwards == counters.nfe * (len(PROMPT) + N)
         assert counters.attn_pairs == counters.nfe * (len(PROMPT) + N) ** 2
         assert counters.cache_writes == 0
+
+
+@pytest.mark.parametrize("name", [name for name, scheduler in ARMS.items() if not cached(scheduler)])
+def test_answers_side_by_side_are_those_one_by_one(name):
+    """Some answers of this model end early (with token 8), so that answers drop out of the batch at different calls."""
+    model, prompts = small_model(seed=8), np.random.default_rng(5).integers(2, 9, (9, 8)).tolist()
+    specials = Specials(MASK, 8, frozenset({STOP}))
+    together = decode_together(model, prompts, N, specials, ARMS[name])
+    alone = [decode(model, prompt, N, specials, ARMS[name]) for prompt in prompts]
+    assert [one.tokens for one in together] == [one.tokens for one in alone]
+    assert [one.counters for one in together] == [one.counters for one in alone]
+    assert [one.trace.committed.tolist() for one in together] == [one.trace.committed.tolist() for one in alone]
+    assert len({len(one.tokens) for one in alone}) > 1
+
+
+def test_what_cannot_be_decoded_side_by_side_is_refused():
+    with pytest.raises(ValueError, match="with a cache decodes one answer at a time"):
+        decode_together(small_model(), [PROMPT], N, Specials(MASK), ThresholdParams(cache="prefix"))
+    with pytest.raises(ValueError, match=r"one length and no cache, got \(prompt, answer\) lengths \[\(2, 12\), \(3, 12\)\]"):
+        decode_together(small_model(), [PROMPT, PROMPT[:2]], N, Specials(MASK), QuotaParams())
+    assert decode_together(small_model(), [], N, Specials(MASK), QuotaParams()) == []
 
 
 @pytest.mark.parametrize("name", ARMS)
