@@ -22,6 +22,9 @@ from tasks.low_rank.methods import ModelFactors
 Weights = Callable[[int, Projection], torch.Tensor]
 """(layer, projection) -> weights F of the objective, (h, E, H)."""
 
+LAYERS = 3
+"""Neighbouring layers that are fine-tuned in one batch; more no longer fit into the processor's cache."""
+
 
 @dataclass(frozen=True)
 class Tuned:
@@ -79,9 +82,9 @@ def tune_model(
     for (layer, p), found in start.items():
         if not isinstance(found, HeadFactors):
             raise ValueError(f"layer {layer}'s {p} has one latent for all heads; only factors per head are fine-tuned")
-        stacks.setdefault((layer, found.A.shape[2]), []).append((layer, p))
+        stacks.setdefault((layer // LAYERS, found.A.shape[2]), []).append((layer, p))
     paths: dict[tuple[int, Projection], Trajectory] = {}
-    for keys in stacks.values():  # a layer's projections of one rank are one batch
+    for keys in stacks.values():  # neighbouring layers' projections of one rank are one batch
         F, W = (torch.cat(parts) for parts in zip(*((weights(*key), blocks[key[0]].weight(key[1])) for key in keys), strict=True))
         A, B = (torch.cat([getattr(start[key], side) for key in keys]) for side in ("A", "B"))
         sizes = [len(start[key].A) for key in keys]
