@@ -93,13 +93,15 @@ def tune_model(
     return Tuned(start, {key: paths[key] for key in start}, kept)
 
 
-def select(tuned: Tuned, model: nn.Module, held_out: Reference) -> tuple[int, dict[int, float]]:
+def select(tuned: Tuned, model: nn.Module, held_out: Reference, start: float | None = None) -> tuple[int, dict[int, float]]:
     """The kept step with the lowest divergence on held-out text, and the divergences; never worse than the start.
 
     Args:
         tuned: what `tune_model` returned.
         model: the dense model; factors are put in for the measurement and taken out again.
         held_out: text that the Fisher information was not taken from.
+        start: the divergence at step 0, where it is known.
     """
-    curve = {step: held_out.quality_with(model, tuned.factors(step, best=True)).kl_nats for step in tuned.kept}
+    known = {} if start is None else {0: start}
+    curve = {s: known[s] if s in known else held_out.quality_with(model, tuned.factors(s, best=True)).kl_nats for s in tuned.kept}
     return min(curve, key=lambda step: (curve[step], step)), curve
