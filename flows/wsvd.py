@@ -11,7 +11,6 @@ import math
 from flows.engine.checks import all_of, at_least, at_most, better_than, first_measured
 from flows.engine.declare import Claim, Control, Deviation, Paper, Profile, Stage, braces
 
-
 CLOSED = (
     *("svd_r50", "asvd_r50", "fwsvd_r50", "diagonal_r50", "permuted_r50", "svdllm_r50", "qsvd_r50", "qsvd_global_r50"),
     *("qsvd_same_cache", "head_svd_r50", "head_white_global_r50"),

@@ -178,7 +178,7 @@ def closed_form(
     cells: dict[str, Cell],
     blocks: Sequence[AttentionBlock],
     statistics: Sequence[LayerStatistics],
-    collect: Callable[[int], Sequence[LayerStatistics]],
+    collect: Callable[[int], Sequence[LayerStatistics]] | None = None,
 ) -> Iterator[tuple[str, ModelFactors]]:
     """Arms of the closed-form methods and their factors; neighbours that share spectra make them once.
 
@@ -187,6 +187,9 @@ def closed_form(
         blocks: of the dense model.
         statistics: of the whole calibration text.
         collect: statistics of as many of its sequences, for cells with a number of their own.
+
+    Raises:
+        ValueError: for a cell with a number of sequences where none can be collected.
     """
     kind, spectra = "", Spectra()  # of one method at a time, as they are large
     for name, cell in cells.items():
@@ -194,7 +197,12 @@ def closed_form(
         # Spectra of all projections hold those of some, but for the joint factorisation.
         mine = f"{cell.method} {cell.sequences} {cell.projections if method == JOINT else ''}"
         if mine != kind or not set(cell.projections) <= set("".join(p for _, p in spectra)):
-            known = [altered(cell.method, layer) for layer in (statistics if cell.sequences is None else collect(cell.sequences))]
+            if cell.sequences is not None and collect is None:
+                raise ValueError(
+                    f"cell {name!r} wants moments from {cell.sequences} sequences, which this stage does not collect; drop `sequences`"
+                )
+            moments = collect(cell.sequences) if collect and cell.sequences else statistics
+            known = [altered(cell.method, layer) for layer in moments]
             spectra.clear()
             kind, spectra = mine, spectra_of(method, blocks, known, cell.projections)
         ranking = statistics if cell.allocation == "global" else None

@@ -129,6 +129,8 @@ def objective_and_held_out(objective: Any) -> Any:
         axes[1].plot(measured.index, measured, "o-", ms=3.5, color=colour, label=name)
     axes[0].set(xlabel="step", ylabel="own objective, share of its start", yscale="log")
     axes[1].set(xlabel="step", ylabel="held-out KL, nats per token", yscale="log")
+    for axis in axes:
+        _plain_ticks(axis.yaxis)
     axes[0].legend(fontsize=8)
     return fig
 
@@ -159,8 +161,18 @@ def ablations(rows: Any) -> Any:
         axis.plot(values.mean(), place, "|", color=colour, ms=14, mew=2)
     axis.set_yticks(range(len(found)), list(found))
     axis.set(xscale="log", xlabel="KL(dense || factorised), nats per token")
+    _plain_ticks(axis.xaxis)
     axis.invert_yaxis()
     return fig
+
+
+def _plain_ticks(axis: Any) -> None:
+    """Ticks at 1, 2 and 5 of every decade, written out."""
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
+
+    axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axis.set_minor_locator(NullLocator())
 
 
 def spectra(shown: Shown) -> Any:

@@ -78,8 +78,9 @@ def evaluate(params: QuantisedParams, inputs: Inputs, out: Path, log: Log) -> Me
     """Node: `<arm>_<precision>.{kl_nats,nats}.smollm2` over seeds, and `objective.parquet` (seed, precision, step, objective).
 
     `<input|latent>_<plain|rotated>.peak_over_rms.smollm2` is the largest magnitude of a token's inputs or latents in the middle layer,
-    over its root mean square (before any rounding; the first precision's rotations). Also `float.kl_nats.smollm2` (the factors as they are, in floating point) and, for each precision, the paired differences of `wsvd` to
-    `noq_rtn` and to `float`, and of `hadamard` to `rtn`.
+    over its root mean square (before any rounding; the first precision's rotations). Also `float.kl_nats.smollm2` (the factors as they
+    are, in floating point) and, for each precision, the paired differences of `wsvd` to `noq_rtn` and to `float`, and of `hadamard` to
+    `rtn`.
     """
     import pandas as pd
 

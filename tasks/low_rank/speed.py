@@ -132,14 +132,18 @@ def decode_arms(params: SpeedParams, length: int, rng: np.random.Generator) -> t
         return step
 
     q, K, V = draw(1, h, H), draw(1, h, length, H), draw(1, h, length, H)
-    tensors = [tuple(torch.from_numpy(part) for part in (query[:, :, None], k, v)) for query, k, v in zip(q, K, V, strict=True)]
+    tensors = [[torch.from_numpy(part) for part in (query[:, :, None], k, v)] for query, k, v in zip(q, K, V, strict=True)]
     sdpa = torch.nn.functional.scaled_dot_product_attention
 
     def dense() -> object:
         i = next(turn)
         return flash_decode(q[i], K[i], V[i])
 
-    arms: dict[str, Callable[[], object]] = {"sdpa": lambda: sdpa(*tensors[next(turn)]), "dense": dense}
+    def fused() -> object:
+        query, keys, values = tensors[next(turn)]
+        return sdpa(query, keys, values)
+
+    arms: dict[str, Callable[[], object]] = {"sdpa": fused, "dense": dense}
     floats = {"sdpa": 2.0 * h * H, "dense": 2.0 * h * H}
     for rank in params.ranks:
         arms[f"per_head_{rank}"], floats[f"per_head_{rank}"] = absorbed(h, rank, 1), 2.0 * h * rank

@@ -7,7 +7,9 @@ from tasks.common.node import Inputs, NullLog
 from tasks.low_rank import speed
 from tasks.low_rank.speed import Arena, SpeedParams, decode_arms, evaluate, length_name
 
-PARAMS = SpeedParams(lengths=(256, 384), heads=4, head_dim=16, ranks=(4, 8), shared_rank=20, rotary_rank=8, spread_mb=1, rounds=2, repeats=1)
+PARAMS = SpeedParams(
+    lengths=(256, 384), heads=4, head_dim=16, ranks=(4, 8), shared_rank=20, rotary_rank=8, spread_mb=1, rounds=2, repeats=1
+)
 LATENT = ("per_head_4", "per_head_8", "shared_reread", "shared_once", "values_8", "rotary_8")
 
 
