@@ -13,6 +13,7 @@ import statistics
 import sys
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -20,6 +21,9 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from tasks.language_models.timing import interleaved
 from tasks.low_rank.speed import SpeedParams, decode_arms
+
+if TYPE_CHECKING:
+    import torch
 
 RANKS = (16, 24, 32, 48, 64)
 LENGTHS = (2048, 8192, 32768)
@@ -29,21 +33,28 @@ def tuning(repeat: int) -> None:
     """CPU seconds of 100 steps on the six key and value heads of one layer (E = 576, H = 64), by rank."""
     import torch
 
-    from tasks.low_rank.factorisations import Plain, spectrum, truncate_heads
     from tasks.low_rank.fine_tuning import fine_tune
 
     draw = torch.Generator().manual_seed(0)
     weight = torch.randn(6, 576, 64, generator=draw)
     fisher = torch.rand(6, 576, 64, generator=draw) ** 4 + 1e-3
+    fine_tune(fisher, weight, *_start(weight, RANKS[0]), steps=2, rate=1e-3)  # the first steps of a process are slow
     print("rank  seconds per 100 steps  weighted error before -> after")
     for rank in RANKS[:-1]:
-        start = truncate_heads(spectrum(weight, Plain()), rank)
+        A, B = _start(weight, rank)
         times = []
         for _ in range(repeat):
             before = time.process_time()
-            path = fine_tune(fisher, weight, start.A, start.B, steps=100, rate=1e-3)
+            path = fine_tune(fisher, weight, A, B, steps=100, rate=1e-3)
             times.append(time.process_time() - before)
         print(f"{rank:4d}  {statistics.median(times):21.2f}  {path.objective[0, 0]:.3f} -> {path.objective[-1, 0]:.3f}")
+
+
+def _start(weight: torch.Tensor, rank: int) -> tuple[torch.Tensor, torch.Tensor]:
+    from tasks.low_rank.factorisations import Plain, spectrum, truncate_heads
+
+    start = truncate_heads(spectrum(weight, Plain()), rank)
+    return start.A, start.B
 
 
 def decoding(rounds: int) -> None:

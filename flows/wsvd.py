@@ -7,27 +7,21 @@ latents.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 
 from flows.engine.checks import all_of, at_least, at_most, better_than, first_measured
-from flows.engine.declare import Claim, Control, Deviation, Paper, Profile, Stage
-
-
-def braces(options: Sequence[str]) -> str:
-    """`{a,b}` of a and b."""
-    return "{" + ",".join(options) + "}"
-
+from flows.engine.declare import Claim, Control, Deviation, Paper, Profile, Stage, braces
 
 CLOSED = (
-    *("svd_r50", "asvd_r50", "fwsvd_r50", "diagonal_r50", "permuted_r50", "svdllm_r50", "qsvd_r50", "qsvd_global_r50", "qsvd_global_r70"),
-    *("qsvd_same_cache", "head_svd_r50", "head_white_global_r50", "head_white_global_r70"),
+    *("svd_r50", "asvd_r50", "fwsvd_r50", "diagonal_r50", "permuted_r50", "svdllm_r50", "qsvd_r50", "qsvd_global_r50"),
+    *("qsvd_same_cache", "head_svd_r50", "head_white_global_r50"),
     *(f"head_white_r{r}" for r in (50, 60, 70, 80, 90)),
-    *("head_white_kv", "head_white_global_kv", "svdllm_kv"),
+    *("head_white_kv", "head_white_global_kv", "svdllm_kv", "head_white_4_kv", "head_white_12_kv"),
 )
-"""Closed-form arms: `_r50` keeps half of the parameters of queries, keys and values, `_kv` of keys and values."""
+"""Closed-form arms: `_r50` keeps half of the parameters of queries, keys and values, `_kv` of keys and values; `_4` and `_12`
+have moments from so many calibration sequences."""
 
-TUNED = ("wsvd_kv", "row_kv", "unweighted_kv", "shuffled_kv", "wsvd_r50", "wsvd_r70")
-SELECTED = ("wsvd_kv", "row_kv", "wsvd_r50", "wsvd_r70")
+TUNED = ("wsvd_kv", "row_kv", "unweighted_kv", "shuffled_kv", "first_order_kv", "plain_start_kv", "wsvd_r50")
+SELECTED = ("wsvd_kv", "row_kv", "first_order_kv", "plain_start_kv", "wsvd_r50")
 LAST = ("wsvd_kv_last", "row_kv_last", "unweighted_kv_last", "shuffled_kv_last")
 PAIRS = (
     *(("wsvd_kv", "head_white_kv"), ("unweighted_kv_last", "head_white_kv"), ("wsvd_kv_last", "unweighted_kv_last")),
@@ -37,8 +31,9 @@ PAIRS = (
     *(("svd_r50", "diagonal_r50"), ("asvd_r50", "diagonal_r50"), ("diagonal_r50", "svdllm_r50")),
     *(("svd_r50", "permuted_r50"), ("asvd_r50", "permuted_r50")),
     *((f"head_white_r{b}", f"head_white_r{a}") for a, b in ((50, 60), (60, 70), (70, 80), (80, 90))),
-    *(("wsvd_r50", "qsvd_global_r50"), ("wsvd_r70", "qsvd_global_r70"), ("wsvd_r50", "qsvd_same_cache")),
-    *(("wsvd_r50", "head_white_global_r50"), ("wsvd_r70", "head_white_global_r70")),
+    *(("wsvd_r50", "qsvd_global_r50"), ("wsvd_r50", "qsvd_same_cache"), ("wsvd_r50", "head_white_global_r50")),
+    *(("first_order_kv", "wsvd_kv"), ("plain_start_kv", "wsvd_kv")),
+    *((f"head_white_{n}_kv", "head_white_kv") for n in (4, 12)),
 )
 """Differences of arms over the same text; `pairs` of the evaluation's parameters."""
 
@@ -53,8 +48,8 @@ LENGTHS: dict[Profile, tuple[str, ...]] = {"cpu": ("8k", "32k"), "smoke": ("128"
 
 def real_model(stage: str, name: str) -> list[Stage]:
     """Stages of one of the paper's models: compressed, then asked."""
-    arms = braces([f"{method}_r{r}" for method in ASKED for r in RATIOS])
-    sets = braces([f"{data}_{name}" for data in ("scienceqa", "seed_bench")])
+    arms = braces(*(f"{method}_r{r}" for method in ASKED for r in RATIOS))
+    sets = braces(*(f"{data}_{name}" for data in ("scienceqa", "seed_bench")))
     nodes = "tasks.low_rank.vision_language_models"
     differences = [
         f"{method}_r{r}.accuracy.{data}_{name}-dense.accuracy.{data}_{name}"
@@ -62,7 +57,7 @@ def real_model(stage: str, name: str) -> list[Stage]:
         for r in RATIOS
         for data in ("scienceqa", "seed_bench")
     ]
-    tuned = braces([f"wsvd_r{r}" for r in RATIOS])
+    tuned = braces(*(f"wsvd_r{r}" for r in RATIOS))
     return [
         Stage(
             f"train-{stage}",
@@ -93,6 +88,7 @@ QUANTISED = [
     "{float,wsvd_w8a8,noq_rtn_w8a8,wsvd_w4a8,noq_rtn_w4a8,rtn_w8a8,hadamard_w8a8}.{kl_nats,nats}.smollm2",
     *(f"wsvd_{b}.kl_nats.smollm2-{a}.kl_nats.smollm2" for b in ("w8a8", "w4a8") for a in (f"noq_rtn_{b}", "float")),
     "hadamard_w8a8.kl_nats.smollm2-rtn_w8a8.kl_nats.smollm2",
+    "{input,latent}_{plain,rotated}.peak_over_rms.smollm2",
 ]
 """What `evaluate-quantised` reports."""
 
@@ -109,7 +105,7 @@ ANSWER_PAIRS = (
     *((f"hadamard_{b}", f"rtn_{b}") for b in PRECISIONS),
 )
 ANSWERED = [
-    f"{braces(ANSWERING)}.{{accuracy,kl_nats}}.digit_grid",
+    f"{braces(*ANSWERING)}.{{accuracy,kl_nats}}.digit_grid",
     *(f"{a}.{what}.digit_grid-{b}.{what}.digit_grid" for a, b in ANSWER_PAIRS for what in ("accuracy", "kl_nats")),
 ]
 """What `evaluate-vlm` reports."""
@@ -132,7 +128,10 @@ paper = Paper(
         "per head instead of keys and values. A truncated SVD of whitened weights is fine-tuned, layer by layer and without data, on an "
         "error weighted element by element with the loss's Fisher information, then trained through 8-bit rounding between two rotations."
     ),
-    figures=("divergence_by_ratio", "objective_and_held_out", "latency", "errors_by_layer", "spectra", "ranks", "bytes_read"),
+    figures=(
+        *("divergence_by_ratio", "objective_and_held_out", "latency", "ablations", "outliers", "quantised_training", "vlm_accuracy"),
+        *("errors_by_layer", "spectra", "ranks", "bytes_read"),
+    ),
     stages=[
         Stage("warmstart", shared="smollm2"),
         Stage(
@@ -156,7 +155,7 @@ paper = Paper(
             needs=["warmstart", "prepare", "train-calibrate"],
             budget_min=8,
             device="gpu",
-            metrics=[f"fit_{braces(TUNED)}.{{selected_step,held_out_kl_nats,objective}}.smollm2"],
+            metrics=[f"fit_{braces(*TUNED)}.{{selected_step,held_out_kl_nats,objective}}.smollm2"],
         ),
         Stage(
             "evaluate",
@@ -165,11 +164,11 @@ paper = Paper(
             budget_min=8,
             device="gpu",
             metrics=[
-                f"{braces((*CLOSED, *SELECTED, *LAST))}.{{kl_nats,nats,perplexity,param_ratio,cache_ratio}}.smollm2",
-                f"{braces((*CLOSED, *SELECTED, *LAST))}.{{weight_err,act_err,fisher_err}}.smollm2",
+                f"{braces(*CLOSED, *SELECTED, *LAST)}.{{kl_nats,nats,perplexity,param_ratio,cache_ratio}}.smollm2",
+                f"{braces(*CLOSED, *SELECTED, *LAST)}.{{weight_err,act_err,fisher_err}}.smollm2",
                 "dense.{kl_nats,nats,perplexity}.smollm2",
-                f"{braces(TUNED)}.fisher_err_dropped.smollm2",
-                "{wsvd_kv,unweighted_kv,shuffled_kv}.below_row.smollm2",
+                f"{braces(*TUNED)}.fisher_err_dropped.smollm2",
+                "{wsvd_kv,unweighted_kv,shuffled_kv,first_order_kv,plain_start_kv}.below_row.smollm2",
                 *(f"{a}.{q}.smollm2-{b}.{q}.smollm2" for a, b in PAIRS for q in ("kl_nats", "nats", "fisher_err")),
             ],
         ),
@@ -200,8 +199,8 @@ paper = Paper(
             budget_min=3,
             metrics_in={
                 profile: [
-                    f"{{sdpa,dense,per_head_32,per_head_48,shared_reread,shared_once,values_32,rotary_32}}.{{ms,read_mb}}.{braces(lengths)}",
-                    "{per_head_32,per_head_48,shared_reread,shared_once,values_32,rotary_32}.{speedup,speedup_sdpa}." + braces(lengths),
+                    f"{{sdpa,dense,per_head_32,per_head_48,shared_reread,shared_once,values_32,rotary_32}}.{{ms,read_mb}}.{braces(*lengths)}",
+                    "{per_head_32,per_head_48,shared_reread,shared_once,values_32,rotary_32}.{speedup,speedup_sdpa}." + braces(*lengths),
                 ]
                 for profile, lengths in LENGTHS.items()
             },
@@ -331,7 +330,7 @@ paper = Paper(
             because="in 100 steps the paper's rate moves the small model's factors too little",
         ),
         Deviation(
-            "Among every 25th iterate the one with the lowest divergence on held-out calibration text is taken.",
+            "Among iterates that are kept on the way the one with the lowest divergence on held-out calibration text is taken.",
             because="the weighted objective falls on while the model gets worse again; the last iterates stand beside it",
         ),
         Deviation(

@@ -121,7 +121,7 @@ def _declared_names(slug: str) -> set[str]:
     if slug == SHARED:
         return set(registry.shared_stages())
     try:
-        return {stage.name for stage in registry.load(slug).stages}
+        return {stage.name for stage in registry.load(slug).stages if stage.node}  # an alias of a shared stage has no section
     except ModuleNotFoundError:
         return set()  # a paper that is not declared any more
 

@@ -30,6 +30,7 @@ class CalibrateParams(Params):
         batch: sequences per pass; results do not depend on it beyond rounding.
         rotated: collect the Fisher information of rotated keys and values too, for quantised training.
         magnitudes: keep E|g| too, for the ablation of first order.
+        dtype: in which the model runs, forwards and backwards; sums are float32 and the loss is scaled in any case.
         device: torch device.
         workers: processes, by default as many as the stage may use; a process takes seconds to start.
     """
@@ -38,6 +39,7 @@ class CalibrateParams(Params):
     batch: int = Field(4, ge=1)
     rotated: bool = True
     magnitudes: bool = False
+    dtype: str = "float32"
     device: str = "cpu"
     workers: int | None = Field(None, ge=1)
 
@@ -84,8 +86,8 @@ def _calibrate(work: _Work) -> dict[str, float]:
 
 
 def calibrated(model: Path, texts: Path, seed: int, params: CalibrateParams, part: Part = "calibration") -> list[LayerStatistics]:
-    """Statistics of the model in a folder on one seed's text, with gradients in float32."""
-    network, _ = load_model(model / "model", dtype="float32", device=params.device)
+    """Statistics of the model in a folder on one seed's text."""
+    network, _ = load_model(model / "model", dtype=params.dtype, device=params.device)
     batches = text_batches(sequences(texts, seed, part), params.batch, params.device)
     rotation = block_rotation(network.config.get_text_config().hidden_size).to(params.device) if params.rotated else None
     return calibrate_model(network, batches, importance_bases, rotation)

@@ -7,7 +7,8 @@ and of the cache stand beside each other, as methods trade them differently.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import itertools
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -15,6 +16,7 @@ from typing import Any, Literal
 import numpy as np
 import torch
 from pydantic import Field
+from torch import nn
 
 from tasks.common.formats import read_parquet, write_parquet
 from tasks.common.node import Inputs, Log, Metrics, Params
@@ -24,10 +26,10 @@ from tasks.language_models.pretrained import load_model
 from tasks.low_rank.attention import AttentionBlock, Projection
 from tasks.low_rank.calibration import statistics_file
 from tasks.low_rank.checkpoints import load_factors
-from tasks.low_rank.collector import LayerStatistics
+from tasks.low_rank.collector import LayerStatistics, MomentCollector
 from tasks.low_rank.comparison_figures import Shown, draw, spectra_shown
 from tasks.low_rank.measurement import Reference, WeightErrors
-from tasks.low_rank.methods import Method, ModelFactors, Spectra, cache_ratio, parameter_ratio, spectra_of, truncated
+from tasks.low_rank.methods import JOINT, Method, ModelFactors, Spectra, cache_ratio, parameter_ratio, spectra_of, truncated
 from tasks.low_rank.prepared import sequences
 from tasks.low_rank.statistics import check_layers, load_statistics
 from tasks.low_rank.train import factors_file
@@ -47,6 +49,7 @@ class Cell(Params):
         kept: shares rho1, an arm each.
         allocation: of ranks.
         rank: in place of the rank that `kept` gives, for comparisons at an equal cache.
+        sequences: moments are taken from so many of the calibration sequences, by default from all.
     """
 
     method: Method | Literal["diagonal", "permuted"]
@@ -54,6 +57,7 @@ class Cell(Params):
     kept: tuple[float, ...] = Field((0.5,), min_length=1)
     allocation: Literal["uniform", "global"] = "uniform"
     rank: int | None = Field(None, ge=1)
+    sequences: int | None = Field(None, ge=1)
 
 
 class EvaluateParams(Params):
@@ -154,7 +158,9 @@ def _evaluate(work: _Work) -> _Found:
     reference = Reference.of(model, sequences(work.texts, work.seed, "evaluation").to(params.device))
     errors = WeightErrors(blocks, statistics)
     rows = [_row(work.seed, "dense", 0.0, reference.nats)]
-    for arm, factors in [*closed_form(params.cells, blocks, statistics), *tuned_factors(work)]:
+    calibration = sequences(work.texts, work.seed, "calibration").to(params.device)
+    closed = closed_form(params.cells, blocks, statistics, lambda count: moments_of(model, calibration[:count]))
+    for arm, factors in itertools.chain(closed, tuned_factors(work)):
         quality = reference.quality_with(model, factors)
         row = _row(work.seed, arm, quality.kl_nats, quality.nats)
         row |= errors.of(factors)
@@ -169,17 +175,36 @@ def _row(seed: int, arm: str, divergence: float, nats: float) -> dict[str, Any]:
 
 
 def closed_form(
-    cells: dict[str, Cell], blocks: Sequence[AttentionBlock], statistics: Sequence[LayerStatistics]
+    cells: dict[str, Cell],
+    blocks: Sequence[AttentionBlock],
+    statistics: Sequence[LayerStatistics],
+    collect: Callable[[int], Sequence[LayerStatistics]] | None = None,
 ) -> Iterator[tuple[str, ModelFactors]]:
-    """Arms of the closed-form methods and their factors; neighbours that share a spectrum make it once."""
-    made: dict[tuple[str, tuple[Projection, ...]], Spectra] = {}  # of one method at a time, as they are large
+    """Arms of the closed-form methods and their factors; neighbours that share spectra make them once.
+
+    Args:
+        cells: by the name of their arms.
+        blocks: of the dense model.
+        statistics: of the whole calibration text.
+        collect: statistics of as many of its sequences, for cells with a number of their own.
+
+    Raises:
+        ValueError: for a cell with a number of sequences where none can be collected.
+    """
+    kind, spectra = "", Spectra()  # of one method at a time, as they are large
     for name, cell in cells.items():
         method: Method = "svdllm" if cell.method == "diagonal" or cell.method == "permuted" else cell.method
-        if (cell.method, cell.projections) not in made:
-            known = [altered(cell.method, layer) for layer in statistics]
-            made.clear()
-            made[cell.method, cell.projections] = spectra_of(method, blocks, known, cell.projections)
-        spectra = made[cell.method, cell.projections]
+        # Spectra of all projections hold those of some, but for the joint factorisation.
+        mine = f"{cell.method} {cell.sequences} {cell.projections if method == JOINT else ''}"
+        if mine != kind or not set(cell.projections) <= set("".join(p for _, p in spectra)):
+            if cell.sequences is not None and collect is None:
+                raise ValueError(
+                    f"cell {name!r} wants moments from {cell.sequences} sequences, which this stage does not collect; drop `sequences`"
+                )
+            moments = collect(cell.sequences) if collect and cell.sequences else statistics
+            known = [altered(cell.method, layer) for layer in moments]
+            spectra.clear()
+            kind, spectra = mine, spectra_of(method, blocks, known, cell.projections)
         ranking = statistics if cell.allocation == "global" else None
         for kept in cell.kept:
             yield arm_name(name, cell, kept), truncated(method, spectra, blocks, kept, ranking, cell.projections, cell.rank)
@@ -188,6 +213,13 @@ def closed_form(
 def arm_name(name: str, cell: Cell, kept: float) -> str:
     """`<name>_r50` for all three projections, the name alone where it says what it is (`_kv`, or a rank of its own)."""
     return name if name.endswith("_kv") or cell.rank else f"{name}_r{round(100 * kept)}"
+
+
+def moments_of(model: nn.Module, ids: torch.Tensor) -> list[LayerStatistics]:
+    """Moments of the projections' inputs over sequences (n, T)."""
+    with MomentCollector(model) as moments, torch.no_grad():
+        model(input_ids=ids, use_cache=False, logits_to_keep=1)
+    return moments.statistics()
 
 
 def altered(method: str, known: LayerStatistics) -> LayerStatistics:

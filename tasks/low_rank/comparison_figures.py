@@ -33,6 +33,22 @@ LABELS = {
 }
 
 
+ABLATIONS = {
+    "head_white_kv": "start alone",
+    "head_white_12_kv": "start alone, 12 calibration sequences",
+    "head_white_4_kv": "start alone, 4 calibration sequences",
+    "wsvd_kv": "element-wise weights",
+    "row_kv": "row-wise weights",
+    "first_order_kv": "weights |g|",
+    "plain_start_kv": "element-wise weights, plain start",
+    "wsvd_kv_last": "element-wise weights, last iterate",
+    "row_kv_last": "row-wise weights, last iterate",
+    "shuffled_kv_last": "shuffled weights, last iterate",
+    "unweighted_kv_last": "no weights, last iterate",
+}
+"""Arms of keys and values at half of their parameters, and how the figure calls them."""
+
+
 @dataclass(frozen=True)
 class Shown:
     """What the figures need of one seed.
@@ -71,6 +87,7 @@ def draw(log: Log, rows: Any, objective: Any, errors: Any, shown: Shown | None) 
     log.figure("divergence_by_ratio", divergence_by_ratio(rows))
     log.figure("objective_and_held_out", objective_and_held_out(objective))
     log.figure("errors_by_layer", errors_by_layer(errors))
+    log.figure("ablations", ablations(rows))
     if shown is not None:
         log.figure("spectra", spectra(shown))
         log.figure("ranks", rank_map(shown))
@@ -112,6 +129,8 @@ def objective_and_held_out(objective: Any) -> Any:
         axes[1].plot(measured.index, measured, "o-", ms=3.5, color=colour, label=name)
     axes[0].set(xlabel="step", ylabel="own objective, share of its start", yscale="log")
     axes[1].set(xlabel="step", ylabel="held-out KL, nats per token", yscale="log")
+    for axis in axes:
+        _plain_ticks(axis.yaxis)
     axes[0].legend(fontsize=8)
     return fig
 
@@ -130,6 +149,30 @@ def errors_by_layer(errors: Any) -> Any:
     axes[0].set(ylabel="Fisher-weighted error, relative", ylim=(0, None))
     axes[1].legend(fontsize=8)
     return fig
+
+
+def ablations(rows: Any) -> Any:
+    """Divergence of keys and values at half of their parameters, a dot per seed, and a bar at the mean."""
+    found = {label: rows[rows.arm == arm]["kl_nats"].to_numpy() for arm, label in ABLATIONS.items() if (rows.arm == arm).any()}
+    fig, axis = figure(7.0, 0.3 * len(found) + 1.2)
+    for place, (label, values) in enumerate(found.items()):
+        colour = COLOURS[6] if label.startswith("start") else COLOURS[1] if label.endswith("last iterate") else COLOURS[0]
+        axis.plot(values, np.full(len(values), place), "o", color=colour, ms=4, alpha=0.6)
+        axis.plot(values.mean(), place, "|", color=colour, ms=14, mew=2)
+    axis.set_yticks(range(len(found)), list(found))
+    axis.set(xscale="log", xlabel="KL(dense || factorised), nats per token")
+    _plain_ticks(axis.xaxis)
+    axis.invert_yaxis()
+    return fig
+
+
+def _plain_ticks(axis: Any) -> None:
+    """Ticks at 1, 2 and 5 of every decade, written out."""
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
+
+    axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axis.set_minor_locator(NullLocator())
 
 
 def spectra(shown: Shown) -> Any:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from copy import deepcopy
 from functools import partial
 
 import torch
@@ -28,6 +29,20 @@ Modules = dict[tuple[int, Projection], nn.Module]
 
 PLAIN = QuantisationParams(rotate_input=False, latent_rotation="none", steps=0)
 """Rounding to nearest of factors, without rotation or training."""
+
+
+class InFloat32(nn.Module):
+    """A module that computes in float32 inside a model of another type: levels of 8 bits are not bfloat16's."""
+
+    def __init__(self, module: nn.Module) -> None:
+        super().__init__()
+        self.module = module
+        self.in_features, self.out_features = module.in_features, module.out_features
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Map x (..., in) to (..., out), in x's own type."""
+        found: torch.Tensor = self.module(x.float()).to(x.dtype)
+        return found
 
 
 def quantised_modules(
@@ -68,10 +83,10 @@ def quantised_modules(
 
 
 def quantised_linear(factors: QuantisedFactors, like: nn.Module, params: QuantisationParams) -> PerHeadLowRankLinear:
-    """Takes the place of a linear layer: its type, device and bias."""
-    weight = next(like.parameters())
-    A, B = factors.A.to(weight.device, weight.dtype), factors.B.to(weight.device, weight.dtype)
-    rotation = block_rotation(A.shape[1]).to(weight.device, weight.dtype) if params.rotate_input else None
+    """Takes the place of a linear layer: its device and bias, in float32."""
+    device = next(like.parameters()).device
+    A, B = factors.A.to(device, torch.float32), factors.B.to(device, torch.float32)
+    rotation = block_rotation(A.shape[1]).to(device) if params.rotate_input else None
     rounding = None
     if params.activation_bits != UNQUANTISED:
         rounding = partial(fake_quantise, bits=params.activation_bits, clip=params.activation_clip)
@@ -83,9 +98,9 @@ def quantised_linear(factors: QuantisedFactors, like: nn.Module, params: Quantis
 def rounded_modules(
     blocks: Sequence[AttentionBlock], projections: Sequence[Projection], weight_bits: int, activation_bits: int, *, hadamard: bool
 ) -> Modules:
-    """Dense projections rounded to nearest, plain or after a Hadamard rotation."""
+    """Dense projections rounded to nearest, plain or after a Hadamard rotation, in float32."""
     return {
-        (layer, p): RoundedLinear(block.projection(p), weight_bits, activation_bits, hadamard=hadamard)  # type: ignore[arg-type]
+        (layer, p): RoundedLinear(deepcopy(block.projection(p)).float(), weight_bits, activation_bits, hadamard=hadamard)  # type: ignore[arg-type]
         for layer, block in enumerate(blocks)
         for p in projections
     }
@@ -93,8 +108,9 @@ def rounded_modules(
 
 @contextmanager
 def in_place(blocks: list[AttentionBlock], modules: Mapping[tuple[int, Projection], nn.Module]) -> Iterator[None]:
-    """Have modules in the place of projections inside the block."""
-    before = put(blocks, modules)
+    """Have modules of float32 in the place of projections inside the block, whatever the model's type."""
+    types = {key: next(blocks[key[0]].projection(key[1]).parameters()).dtype for key in modules}
+    before = put(blocks, {key: module if types[key] == torch.float32 else InFloat32(module) for key, module in modules.items()})
     try:
         yield
     finally:

@@ -22,13 +22,16 @@ from tasks.language_models.pretrained import load_model
 from tasks.low_rank.calibration import statistics_file
 from tasks.low_rank.checkpoints import load_factors
 from tasks.low_rank.measurement import Quality, Reference
+from tasks.low_rank.outliers import Rounded, inputs_of, outlier_figure, outliers, training_figure
 from tasks.low_rank.prepared import sequences
 from tasks.low_rank.quantised import PLAIN, in_place, quantised_modules, rounded_modules
 from tasks.low_rank.statistics import check_layers, load_statistics
 from tasks.low_rank.train import factors_file
 from tasks.quantisation.quantised_training import QuantisationParams
 
-FACTORED, DENSE = ("wsvd", "noq_rtn"), ("rtn", "hadamard")
+DENSE = ("rtn", "hadamard")
+SHOWN = 4
+"""Sequences whose inputs and latents are looked at for outliers."""
 
 
 class QuantisedParams(Params):
@@ -40,8 +43,9 @@ class QuantisedParams(Params):
         precisions: (weight bits, activation bits) of the factored arms.
         dense_precisions: the same for `rtn` and `hadamard`.
         training: of `wsvd`; its bits are those of each precision.
-        dtype: in which the model is run.
+        dtype: in which the model is run; what is quantised computes in float32.
         device: torch device.
+        workers: processes, by default as many as the stage may use; a process takes seconds to start.
     """
 
     seeds: int = Field(4, ge=1)
@@ -49,8 +53,9 @@ class QuantisedParams(Params):
     precisions: tuple[tuple[int, int], ...] = Field(((8, 8), (4, 8)), min_length=1)
     dense_precisions: tuple[tuple[int, int], ...] = ((8, 8),)
     training: QuantisationParams = QuantisationParams()
-    dtype: str = "float32"
+    dtype: str = "bfloat16"
     device: str = "cpu"
+    workers: int | None = Field(None, ge=1)
 
     @field_validator("precisions", "dense_precisions")
     @classmethod
@@ -72,8 +77,10 @@ def precision_name(bits: Sequence[int]) -> str:
 def evaluate(params: QuantisedParams, inputs: Inputs, out: Path, log: Log) -> Metrics:
     """Node: `<arm>_<precision>.{kl_nats,nats}.smollm2` over seeds, and `objective.parquet` (seed, precision, step, objective).
 
-    Also `float.kl_nats.smollm2` (the factors as they are, in floating point) and, for each precision, the paired differences of `wsvd` to
-    `noq_rtn` and to `float`, and of `hadamard` to `rtn`.
+    `<input|latent>_<plain|rotated>.peak_over_rms.smollm2` is the largest magnitude of a token's inputs or latents in the middle layer,
+    over its root mean square (before any rounding; the first precision's rotations). Also `float.kl_nats.smollm2` (the factors as they
+    are, in floating point) and, for each precision, the paired differences of `wsvd` to `noq_rtn` and to `float`, and of `hadamard` to
+    `rtn`.
     """
     import pandas as pd
 
@@ -81,12 +88,17 @@ def evaluate(params: QuantisedParams, inputs: Inputs, out: Path, log: Log) -> Me
         _Work(inputs["warmstart"], inputs["prepare"], inputs["train-calibrate"], inputs["train"], seed, params)
         for seed in range(params.seeds)
     ]
-    found = list(log.progress(map_parallel(_measured, items), total=len(items), desc="seeds"))
-    write_parquet(out / "objective.parquet", pd.DataFrame([row for seed in found for row in seed.curve]))
+    found = list(log.progress(map_parallel(_measured, items, workers=params.workers), total=len(items), desc="seeds"))
+    curve = pd.DataFrame([row for seed in found for row in seed.curve])
+    write_parquet(out / "objective.parquet", curve)
+    log.figure("outliers", outlier_figure(found[0].outliers))
+    log.figure("quantised_training", training_figure(curve))
     metrics: Metrics = {}
     for arm in found[0].quality:
         for what in ("kl_nats", "nats"):
             metrics |= summarise(f"{arm}.{what}.smollm2", [getattr(seed.quality[arm], what) for seed in found])
+    for part in found[0].outliers:
+        metrics |= summarise(f"{part}.peak_over_rms.smollm2", [seed.outliers[part].peak for seed in found])
     for a, b in _pairs(list(found[0].quality)):
         values = [[seed.quality[arm].kl_nats for seed in found] for arm in (a, b)]
         metrics |= paired(f"{a}.kl_nats.smollm2-{b}.kl_nats.smollm2", *values)
@@ -113,6 +125,7 @@ class _Work:
 class _Found:
     quality: dict[str, Quality]
     curve: list[dict[str, float | str]]
+    outliers: dict[str, Rounded]
 
 
 def _measured(work: _Work) -> _Found:
@@ -121,8 +134,11 @@ def _measured(work: _Work) -> _Found:
     statistics = load_statistics(statistics_file(work.statistics, work.seed))
     blocks = check_layers(model, statistics)
     factors = load_factors(factors_file(work.factors, params.source, work.seed))
-    reference = Reference.of(model, sequences(work.texts, work.seed, "evaluation").to(params.device))
-    found = _Found({"float": reference.quality_with(model, factors)}, [])
+    ids = sequences(work.texts, work.seed, "evaluation").to(params.device)
+    reference = Reference.of(model, ids)
+    found = _Found({"float": reference.quality_with(model, factors)}, [], {})
+    shown = next(key for key in factors if key[0] == len(blocks) // 2)
+    seen = inputs_of(model, ids[:SHOWN], shown[0])
     for bits in params.precisions:
         name = precision_name(bits)
         for arm, base in (("wsvd", params.training), ("noq_rtn", PLAIN)):
@@ -132,6 +148,8 @@ def _measured(work: _Work) -> _Found:
                 found.quality[f"{arm}_{name}"] = reference.quality(model)
             if arm == "wsvd":
                 mean = np.mean([part.objective for part in trained.values()], axis=0)
+                if not found.outliers:
+                    found.outliers.update(outliers(seen, factors[shown], trained[shown].latent_rotation))
                 found.curve.extend({"seed": work.seed, "precision": name, "step": s, "objective": float(v)} for s, v in enumerate(mean))
     projections = sorted({p for _, p in factors})
     for bits in params.dense_precisions:

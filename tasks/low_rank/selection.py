@@ -22,6 +22,9 @@ from tasks.low_rank.methods import ModelFactors
 Weights = Callable[[int, Projection], torch.Tensor]
 """(layer, projection) -> weights F of the objective, (h, E, H)."""
 
+LAYERS = 3
+"""Neighbouring layers that are fine-tuned in one batch; more no longer fit into the processor's cache."""
+
 
 @dataclass(frozen=True)
 class Tuned:
@@ -79,9 +82,9 @@ def tune_model(
     for (layer, p), found in start.items():
         if not isinstance(found, HeadFactors):
             raise ValueError(f"layer {layer}'s {p} has one latent for all heads; only factors per head are fine-tuned")
-        stacks.setdefault((layer, found.A.shape[2]), []).append((layer, p))
+        stacks.setdefault((layer // LAYERS, found.A.shape[2]), []).append((layer, p))
     paths: dict[tuple[int, Projection], Trajectory] = {}
-    for keys in stacks.values():  # a layer's projections of one rank are one batch
+    for keys in stacks.values():  # neighbouring layers' projections of one rank are one batch
         F, W = (torch.cat(parts) for parts in zip(*((weights(*key), blocks[key[0]].weight(key[1])) for key in keys), strict=True))
         A, B = (torch.cat([getattr(start[key], side) for key in keys]) for side in ("A", "B"))
         sizes = [len(start[key].A) for key in keys]
@@ -90,13 +93,15 @@ def tune_model(
     return Tuned(start, {key: paths[key] for key in start}, kept)
 
 
-def select(tuned: Tuned, model: nn.Module, held_out: Reference) -> tuple[int, dict[int, float]]:
+def select(tuned: Tuned, model: nn.Module, held_out: Reference, start: float | None = None) -> tuple[int, dict[int, float]]:
     """The kept step with the lowest divergence on held-out text, and the divergences; never worse than the start.
 
     Args:
         tuned: what `tune_model` returned.
         model: the dense model; factors are put in for the measurement and taken out again.
         held_out: text that the Fisher information was not taken from.
+        start: the divergence at step 0, where it is known.
     """
-    curve = {step: held_out.quality_with(model, tuned.factors(step, best=True)).kl_nats for step in tuned.kept}
+    known = {} if start is None else {0: start}
+    curve = {s: known[s] if s in known else held_out.quality_with(model, tuned.factors(s, best=True)).kl_nats for s in tuned.kept}
     return min(curve, key=lambda step: (curve[step], step)), curve

@@ -132,6 +132,7 @@ def _train(work: _Work) -> _Found:
     held_out = Reference.of(model, sequences(work.texts, work.seed, "held_out").to(params.device))
     found = _Found([], [], {})
     starts: dict[str, ModelFactors] = {}
+    measured: dict[int, float] = {}  # by the start, which arms share
     for name, arm in params.arms.items():
         start = start_of(arm, blocks, statistics, starts)
         tuned = tune_model(
@@ -142,7 +143,8 @@ def _train(work: _Work) -> _Found:
             rate=arm.rate,
             keep_every=arm.keep_every,
         )
-        step, curve = select(tuned, model, held_out)
+        step, curve = select(tuned, model, held_out, measured.get(id(start)))
+        measured[id(start)] = curve[0]
         save_factors(factors_file(work.out, name, work.seed), tuned.factors(step, best=True), torch.bfloat16)
         save_factors(factors_file(work.out, name, work.seed, "last"), tuned.factors(arm.steps), torch.bfloat16)
         objective = tuned.objective()

@@ -68,6 +68,7 @@ class VisionLanguageParams(Params):
         precisions: (weight bits, activation bits).
         ablated: the one of them in which `wsvd` is also tried without one of its parts.
         training: of `wsvd`; its bits are those of each precision.
+        workers: processes, by default as many as the stage may use; a process takes seconds to start.
     """
 
     seeds: int = Field(3, ge=1)
@@ -85,6 +86,7 @@ class VisionLanguageParams(Params):
     precisions: tuple[tuple[int, int], ...] = Field(((8, 8), (2, 8)), min_length=1)
     ablated: tuple[int, int] = (2, 8)
     training: QuantisationParams = QuantisationParams()
+    workers: int | None = Field(None, ge=1)
 
 
 def evaluate(params: VisionLanguageParams, inputs: Inputs, out: Path, log: Log) -> Metrics:
@@ -93,7 +95,7 @@ def evaluate(params: VisionLanguageParams, inputs: Inputs, out: Path, log: Log) 
     `kl_nats` is the divergence of the answer from the dense model's, over all test questions.
     """
     items = [(params, inputs.file("warmstart-vlm", f"seed{seed}"), seed) for seed in range(params.seeds)]
-    found = list(log.progress(map_parallel(_measured, items), total=len(items), desc="models"))
+    found = list(log.progress(map_parallel(_measured, items, workers=params.workers), total=len(items), desc="models"))
     metrics: Metrics = {}
     for what in ("accuracy", "kl_nats"):
         values = {arm: [float(getattr(one[arm], what)) for one in found] for arm in found[0]}

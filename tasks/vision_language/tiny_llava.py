@@ -45,6 +45,7 @@ class TinyLlavaParams(Params):
         heads: of the decoder.
         vision_hidden: width of the tower, two layers.
         test_images: images on which accuracy is measured, with eight questions each.
+        workers: processes, by default as many as the stage may use; a process takes seconds to start.
     """
 
     kinds: tuple[Kind, ...] = ("read",)
@@ -59,6 +60,7 @@ class TinyLlavaParams(Params):
     heads: int = Field(4, ge=1)
     vision_hidden: int = Field(96, ge=8)
     test_images: int = Field(250, ge=1)
+    workers: int | None = Field(None, ge=1)
 
 
 def make_tiny_llava(params: TinyLlavaParams, seed: int) -> Any:
@@ -199,7 +201,7 @@ def load_tiny_llava(folder: Path) -> Any:
 def train(params: TinyLlavaParams, inputs: Inputs, out: Path, log: Log) -> Metrics:
     """Node: train one model per seed; writes `seed<n>/`, reports `vlm.accuracy.<kind>` on test scans over the seeds."""
     work = [(params, seed, out / f"seed{seed}") for seed in range(params.seeds)]
-    results = list(log.progress(map_parallel(_trained, work), total=len(work), desc="tiny vision-language models"))
+    results = list(log.progress(map_parallel(_trained, work, workers=params.workers), total=len(work), desc="tiny vision-language models"))
     for step in range(params.steps):
         log.history(step, **{f"loss_seed{seed}": float(losses[step]) for seed, (_, losses) in enumerate(results)})
     metrics: Metrics = {}

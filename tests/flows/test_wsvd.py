@@ -13,6 +13,8 @@ import yaml
 from flows import shared
 from flows.engine.checks import Evidence
 from flows.engine.declare import PROFILES, Stage
+from flows.engine.plan import params_path
+from flows.engine.project import section
 from flows.engine.stage import load_node
 from tasks.common.node import Inputs, NullLog
 from tests.flows.wsvd_files import PAGE, PARAMS, ROOT, paper
@@ -27,7 +29,7 @@ def nodes(profile: str) -> list[Stage]:
 
 def given(profile: str, stage: Stage):
     node = load_node(stage.node)
-    return node, get_type_hints(node)["params"](**SETTINGS[profile][stage.name])
+    return node, get_type_hints(node)["params"](**section(ROOT, params_path("wsvd", profile, stage.name)))
 
 
 class Figures(NullLog):
@@ -59,9 +61,15 @@ def smoke(tmp_path_factory):
 
 @pytest.mark.parametrize("profile", PROFILES)
 def test_every_stage_has_parameters_and_no_others(profile):
-    assert {stage.name for stage in nodes(profile)} == set(SETTINGS[profile])
+    paths = {params_path("wsvd", profile, stage.name)[2] for stage in nodes(profile)}
+    assert paths == set(SETTINGS[profile])
     for stage in nodes(profile):
         given(profile, stage)
+
+
+def test_a_stage_beside_a_shared_one_reads_its_section():
+    (stage,) = [stage for stage in nodes("smoke") if stage.name == "warmstart-vlm"]
+    assert given("smoke", stage)[1].steps == SETTINGS["smoke"]["warmstart"]["vlm"]["steps"] == 4
 
 
 def test_stages_report_exactly_what_they_declare(smoke):

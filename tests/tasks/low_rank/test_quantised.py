@@ -202,3 +202,19 @@ def test_the_language_model_stage_reports_every_arm_and_repeats(folders, tmp_pat
 def test_unsupported_precisions_are_refused():
     with pytest.raises(ValueError, match="got 12"):
         QuantisedParams(precisions=((12, 8),))
+
+
+def test_rounding_stays_in_float32_inside_a_bfloat16_model(case):
+    from copy import deepcopy
+
+    _, blocks, _, _ = case
+    x = activations()
+    half = deepcopy(blocks[1].module).bfloat16()
+    block = type(blocks[1])(blocks[1].name, half, blocks[1].head_dim)
+    exact = rounded_modules([block], ["k"], 8, 8, hadamard=False)
+    with in_place([block], exact):
+        found = half.k_proj(x.bfloat16())
+    assert found.dtype == torch.bfloat16
+    torch.testing.assert_close(found, exact[0, "k"](x.bfloat16().float()).bfloat16())
+    assert len(exact[0, "k"].weight.div(exact[0, "k"].weight.abs().amax(1, keepdim=True) / 127).round().unique()) > 100
+    assert isinstance(half.k_proj, torch.nn.Linear)

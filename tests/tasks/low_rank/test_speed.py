@@ -7,7 +7,9 @@ from tasks.common.node import Inputs, NullLog
 from tasks.low_rank import speed
 from tasks.low_rank.speed import Arena, SpeedParams, decode_arms, evaluate, length_name
 
-PARAMS = SpeedParams(lengths=(256, 384), heads=4, head_dim=16, ranks=(4, 8), shared_rank=20, rotary_rank=8, rounds=2, repeats=1)
+PARAMS = SpeedParams(
+    lengths=(256, 384), heads=4, head_dim=16, ranks=(4, 8), shared_rank=20, rotary_rank=8, spread_mb=1, rounds=2, repeats=1
+)
 LATENT = ("per_head_4", "per_head_8", "shared_reread", "shared_once", "values_8", "rotary_8")
 
 
@@ -60,15 +62,35 @@ def test_arms_with_the_same_cache_give_the_same_result():
 
 
 def test_caches_start_at_cache_lines_and_do_not_overlap():
-    memory = Arena(200, np.random.default_rng(0))
-    first, second = memory.draw(3, 7), memory.draw(5)
+    memory = Arena(100, 2, np.random.default_rng(0))
+    (first, copy), (second, _) = memory.draw(3, 7), memory.draw(5)
     kept = first.copy()
-    second[:] = 0.0
+    assert np.array_equal(copy, kept)
+    copy[:], second[:] = 1.0, 0.0
     assert np.array_equal(first, kept)
-    assert [part.ctypes.data % 64 for part in (first, second)] == [0, 0]
+    assert [part.ctypes.data % 64 for part in (first, copy, second)] == [0, 0, 0]
     assert first.std() > 0.3
     with pytest.raises(ValueError, match="reshape"):
         memory.draw(1000)
+
+
+def test_calls_take_the_caches_in_turn_whichever_arm_makes_them(monkeypatch):
+    params = PARAMS.model_copy(update={"spread_mb": 4.0})
+    # 256 slots x (4 heads x (2 x 16 + 2 x (4 + 8 + 8)) + 4 x 20) numbers, and the small ones: 0.38 MB, eleven of which make 4 MB
+    assert speed.copies_of(params, 256) == 11
+    assert speed.copies_of(params, 4096) == 3
+    seen: list[int] = []
+    monkeypatch.setattr(speed, "flash_decode", lambda q, K, V, **_: seen.append(K.ctypes.data))
+    arms, _ = decode_arms(params, 256, np.random.default_rng(0))
+    for _ in range(11):
+        arms["dense"]()
+    assert len(set(seen)) == 11  # every call another cache
+    seen.clear()
+    for _ in range(11):
+        arms["dense"]()
+        arms["per_head_4"]()
+    assert len(set(seen)) == 22  # of 11 caches of either kind
+    assert len(set(seen[::2])) == 11
 
 
 def test_ratios_are_taken_within_a_round(tmp_path, monkeypatch):

@@ -28,6 +28,8 @@ CELLS = {
     "qsvd_same_cache": Cell(method="qsvd", rank=20),
     "head_white": Cell(method="head_white", kept=(0.5, 0.8)),
     "head_white_kv": Cell(method="head_white", projections=("k", "v")),
+    "head_white_2_kv": Cell(method="head_white", projections=("k", "v"), sequences=2),
+    "head_white_all_kv": Cell(method="head_white", projections=("k", "v"), sequences=4),
 }
 
 
@@ -141,15 +143,21 @@ def test_comparison_reports_what_it_says(evaluated):
         "head_white_r50",
         "head_white_r80",
         "head_white_kv",
+        "head_white_2_kv",
     }
     arms |= {"wsvd_kv", "wsvd_r50", "wsvd_kv_last", "row_kv_last"}
     for arm in arms:
         for what in ("kl_nats", "nats", "perplexity", "weight_err", "act_err", "fisher_err", "param_ratio", "cache_ratio"):
             assert f"{arm}.{what}.smollm2" in metrics
     assert metrics["dense.perplexity.smollm2"] > 1
+    # Moments of all calibration sequences are the calibration's; of fewer they are not.
+    assert metrics["head_white_all_kv.act_err.smollm2"] == pytest.approx(metrics["head_white_kv.act_err.smollm2"], rel=0.01)
+    assert metrics["head_white_2_kv.act_err.smollm2"] > metrics["head_white_kv.act_err.smollm2"]
     assert metrics["wsvd_kv.kl_nats.smollm2-head_white_kv.kl_nats.smollm2.n"] == params.seeds
     assert metrics["wsvd_kv.fisher_err_dropped.smollm2"] == 1.0
-    assert {"divergence_by_ratio", "objective_and_held_out", "errors_by_layer", "spectra", "ranks", "bytes_read"} <= set(figures)
+    assert {"divergence_by_ratio", "objective_and_held_out", "errors_by_layer", "spectra", "ranks", "bytes_read", "ablations"} <= set(
+        figures
+    )
 
 
 def test_comparison_repeats_and_does_not_depend_on_the_number_of_processes(folders, evaluated, tmp_path, monkeypatch):
@@ -188,3 +196,17 @@ def test_statistics_of_another_model_are_refused(folders, tmp_path):
     layers = load_statistics(statistics_file(folders["train-calibrate"], 0))
     with pytest.raises(ValueError, match="calibrate this model"):
         check_layers(model, layers[:1])
+
+
+def test_spectra_of_all_projections_serve_those_of_some(folders):
+    from tasks.language_models.pretrained import load_model
+    from tasks.low_rank.comparison import closed_form
+    from tasks.low_rank.statistics import check_layers
+
+    model, _ = load_model(folders["warmstart"] / "model", dtype="float32")
+    layers = load_statistics(statistics_file(folders["train-calibrate"], 0))
+    blocks = check_layers(model, layers)
+    both = dict(closed_form({n: CELLS[n] for n in ("head_white", "head_white_kv")}, blocks, layers, lambda count: layers))
+    alone = dict(closed_form({"head_white_kv": CELLS["head_white_kv"]}, blocks, layers, lambda count: layers))
+    for key, found in alone["head_white_kv"].items():
+        assert torch.equal(found.A, both["head_white_kv"][key].A)
