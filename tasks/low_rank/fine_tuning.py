@@ -50,10 +50,11 @@ def element_weights(
         weighting: `element` as it is; `row` its mean over outputs; `none` ones; `first_order` E|g| in its place.
         abs_gradient: E|g|, (h, E, H), for `first_order`.
         damping: share of the mean that is added, so that no element is free.
-        clip_quantile: larger values are cut to this quantile of the projection's; None keeps the heavy tail.
+        clip_quantile: larger values are cut to this quantile of the projection's, in (0, 1]; None keeps the heavy tail.
 
     Raises:
-        ValueError: for an unknown weighting, a missing |g|, or Fisher information that is negative or not finite.
+        ValueError: for an unknown weighting, a missing |g|, a quantile outside (0, 1], or Fisher information that is negative, not finite
+            or zero everywhere.
 
     >>> import torch
     >>> element_weights(torch.tensor([[[1.0, 3.0]]]), "row", damping=0.0).tolist()
@@ -68,7 +69,11 @@ def element_weights(
         raise ValueError("Fisher information must be finite and not negative; accumulate squares in float32")
     if weighting == "none":
         return torch.ones_like(raw)
+    if not (raw > 0).any():
+        raise ValueError("Fisher information is zero everywhere: no gradient reached this projection, or its squares underflowed")
     if clip_quantile is not None:
+        if not 0 < clip_quantile <= 1:
+            raise ValueError(f"clip_quantile must lie in (0, 1], got {clip_quantile}")
         # Not `torch.quantile`, which takes no more than 16 million numbers.
         raw = raw.clamp_max(float(raw.flatten().kthvalue(max(1, int(clip_quantile * raw.numel()))).values))
     raw = raw + damping * raw.mean().clamp_min(torch.finfo(raw.dtype).tiny)

@@ -58,12 +58,21 @@ def test_a_twin_with_factors_shares_the_other_weights():
     assert not torch.allclose(twin(ids).logits, before)
 
 
-def test_impossible_requests_are_refused(folder, text, tmp_path):
+def test_impossible_requests_are_refused(folder, text, tmp_path, monkeypatch):
     with pytest.raises(ValueError, match="rank or kept, not both"):
         CompressParams(model=folder, rank=4, kept=0.5)
     with pytest.raises(ValueError, match="at most the head dimension 16, got 40"):
         compress(CompressParams(model=folder, text=text, rank=40, **SMALL), tmp_path / "out", NullLog())
     with pytest.raises(ValueError, match="are needed; give more text"):
         compress(CompressParams(model=folder, text=text, **{**SMALL, "calibration": 10**4}), tmp_path / "out", NullLog())
+    monkeypatch.setattr("tasks.low_rank.apply.calibrate", None)  # what follows is said before anything is computed
     with pytest.raises(ValueError, match="must lie in"):
         compress(CompressParams(model=folder, text=text, kept=1.9, **SMALL), tmp_path / "out", NullLog())
+    binary = tmp_path / "binary"
+    binary.write_bytes(bytes([0xE7, 0x00]))
+    with pytest.raises(ValueError, match=r"binary is no UTF-8 text \(.* at byte 0\)"):
+        compress(CompressParams(model=folder, text=binary, **SMALL), tmp_path / "out", NullLog())
+    with pytest.raises(ValueError, match="no device 'gpu'"):
+        CompressParams(model=folder, device="gpu")
+    with pytest.raises(ValueError, match="is a folder; give one text file"):
+        compress(CompressParams(model=folder, text=tmp_path, **SMALL), tmp_path / "out", NullLog())

@@ -38,7 +38,9 @@ def gradients_by_autograd(model: nn.Module, ids: torch.Tensor, layer: int, p: st
 def calibrated():
     model, ids = tiny_model(), tiny_ids()
     rotation = block_rotation(HIDDEN)
-    return SimpleNamespace(model=model, ids=ids, rotation=rotation, layers=calibrate(model, batches(ids, 3), importance_bases, rotation))
+    return SimpleNamespace(
+        model=model, ids=ids, rotation=rotation, layers=calibrate(model, batches(ids, 3), importance_bases, rotation, magnitudes=True)
+    )
 
 
 @pytest.mark.parametrize("p", PROJECTIONS)
@@ -184,7 +186,7 @@ def test_gradients_need_the_right_context():
 
 
 def test_statistics_survive_their_file(calibrated, tmp_path):
-    save_statistics(tmp_path / "s.safetensors", calibrated.layers, magnitudes=True)
+    save_statistics(tmp_path / "s.safetensors", calibrated.layers)
     found = load_statistics(tmp_path / "s.safetensors")
     assert len(found) == len(calibrated.layers)
     for ours, theirs in zip(found, calibrated.layers, strict=True):

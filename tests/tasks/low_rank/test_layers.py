@@ -85,6 +85,30 @@ def test_ratios_count_parameters_and_cache():
     assert cache_ratio({key: f for key, f in head.items() if key[1] == "v"}, blocks) == pytest.approx((1 + r / HEAD) / 2)
 
 
+def test_a_joint_latent_without_values_is_a_cache_of_keys():
+    model = tiny_model()
+    blocks = attention_blocks(model)
+    found = factors(model, "qsvd", projections=("q", "k"))
+    full = KV_HEADS * HEAD
+    assert cache_ratio(found, blocks) == pytest.approx((found[0, "k"].A.shape[1] + full) / (2 * full))
+
+
+def test_global_ranks_need_importances_of_the_methods_own_triples():
+    model = tiny_model()
+    blocks, known = attention_blocks(model), statistics()
+    for method, message in (
+        ("head_svd", "got 'head_svd'"),
+        ("svdllm", "got 'svdllm'"),
+        ("head_white", "no importance of 'q', only of nothing"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            truncated(method, spectra_of(method, blocks, known), blocks, 0.5, known)
+    for layer in known:
+        layer.importance["qkv"] = torch.ones(HIDDEN)
+    with pytest.raises(ValueError, match="no importance of 'kv', only of qkv"):
+        truncated("qsvd", spectra_of("qsvd", blocks, known, ("k", "v")), blocks, 0.5, known, ("k", "v"))
+
+
 def test_biases_stay_and_bad_shapes_are_refused():
     layer = torch.nn.Linear(6, 8)
     made = low_rank_module(HeadFactors(randn(2, 6, 3), randn(2, 3, 4), (3, 3)), layer)
