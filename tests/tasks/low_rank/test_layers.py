@@ -96,11 +96,8 @@ def test_a_joint_latent_without_values_is_a_cache_of_keys():
 def test_global_ranks_need_importances_of_the_methods_own_triples():
     model = tiny_model()
     blocks, known = attention_blocks(model), statistics()
-    for method, message in (
-        ("head_svd", "got 'head_svd'"),
-        ("svdllm", "got 'svdllm'"),
-        ("head_white", "no importance of 'q', only of nothing"),
-    ):
+    refused = {"head_svd": "got 'head_svd'", "svdllm": "got 'svdllm'", "head_white": "no importance of 'q', only of nothing"}
+    for method, message in refused.items():
         with pytest.raises(ValueError, match=message):
             truncated(method, spectra_of(method, blocks, known), blocks, 0.5, known)
     for layer in known:

@@ -120,7 +120,7 @@ def test_missing_rotated_fisher_and_shared_factors_are_refused(case):
     from dataclasses import replace
 
     blind = [replace(layer, fisher_rotated={}) for layer in statistics]
-    with pytest.raises(ValueError, match="no rotated Fisher information; calibrate with a rotation"):
+    with pytest.raises(ValueError, match="no rotated Fisher information; it is collected for keys and values"):
         quantised_modules(factors, blocks, blind, QuantisationParams(), 0)
     shared = truncated("svdllm", spectra_of("svdllm", blocks, statistics, ("k",)), blocks, 0.5, None, ("k",))
     with pytest.raises(ValueError, match="only factors per head are quantised"):
