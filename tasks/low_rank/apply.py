@@ -18,11 +18,11 @@ from torch import nn
 
 from tasks.common.node import Log, Params
 from tasks.language_models.cache import KeyValueCache
-from tasks.language_models.pretrained import load_model
+from tasks.language_models.pretrained import check_length, load_model
 from tasks.language_models.timing import interleaved
 from tasks.low_rank.attention import AttentionBlock, attention_blocks
 from tasks.low_rank.calibration import text_batches
-from tasks.low_rank.checkpoints import save_compressed
+from tasks.low_rank.checkpoints import NOTE, save_compressed
 from tasks.low_rank.heads import head_rank
 from tasks.low_rank.latent_attention import KeyCache, cache_latents
 from tasks.low_rank.layers import install
@@ -83,7 +83,10 @@ def compress(params: CompressParams, out: Path, log: Log) -> dict[str, float | i
         ValueError: for a model whose attention cannot be factorised, too little text, or impossible sizes.
     """
     begun = time.perf_counter()
+    if (params.model / NOTE).is_file():
+        raise ValueError(f"{params.model} is compressed already; give the folder of the dense model")
     dense, tokenizer = load_model(params.model, dtype="float32", device=params.device)
+    check_length(dense, max(params.tokens, params.context + 1))
     blocks = attention_blocks(dense)
     texts = _texts(params, tokenizer)
     arm = _arm(params, blocks[0])

@@ -2,6 +2,7 @@ import pytest
 import torch
 
 from tasks.common.node import NullLog
+from tasks.language_models.pretrained import load_model
 from tasks.language_models.random_llama import RandomLlamaParams, random_llama
 from tasks.low_rank.apply import CompressParams, compress, with_factors
 from tasks.low_rank.checkpoints import load_compressed
@@ -42,6 +43,14 @@ def test_a_folder_becomes_a_smaller_one_that_loads(folder, text, tmp_path, cache
     assert (tmp_path / "out" / "tokenizer.json").is_file()
 
 
+def test_a_compressed_folder_is_no_model_to_compress_again(folder, text, tmp_path):
+    compress(CompressParams(model=folder, text=text, **SMALL), tmp_path / "out", NullLog())
+    with pytest.raises(ValueError, match="compressed already"):
+        compress(CompressParams(model=tmp_path / "out", text=text, **SMALL), tmp_path / "again", NullLog())
+    with pytest.raises(ValueError, match=r"lacks 4 weights of a LlamaForCausalLM, such as model.layers.0.self_attn.k_proj.weight"):
+        load_model(tmp_path / "out")
+
+
 def test_the_same_seed_gives_the_same_folder(folder, text, tmp_path):
     params = CompressParams(model=folder, text=text, kept=0.6, queries=True, **SMALL)
     for name in ("a", "b"):
@@ -72,6 +81,8 @@ def test_impossible_requests_are_refused(folder, text, tmp_path, monkeypatch):
     binary.write_bytes(bytes([0xE7, 0x00]))
     with pytest.raises(ValueError, match=r"binary is no UTF-8 text \(.* at byte 0\)"):
         compress(CompressParams(model=folder, text=binary, **SMALL), tmp_path / "out", NullLog())
+    with pytest.raises(ValueError, match="a context of 129 tokens is beyond max_position_embeddings = 128"):
+        compress(CompressParams(model=folder, text=text, **{**SMALL, "context": 128}), tmp_path / "out", NullLog())
     with pytest.raises(ValueError, match="no device 'gpu'"):
         CompressParams(model=folder, device="gpu")
     with pytest.raises(ValueError, match="is a folder; give one text file"):
