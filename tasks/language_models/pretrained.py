@@ -38,9 +38,10 @@ def load_model(folder: str | Path, dtype: str = "bfloat16", device: str = "cpu",
     source = checked_source(folder)
     tokenizer = load_tokenizer(source)
     with quiet():
-        model, info = AutoModelForCausalLM.from_pretrained(
+        loaded: Any = AutoModelForCausalLM.from_pretrained(
             source, dtype=getattr(torch, dtype), attn_implementation=attention, output_loading_info=True
         )
+    model, info = loaded
     missing = sorted(info["missing_keys"])
     if missing:  # transformers would draw them at random and go on
         raise ValueError(

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+import transformers
 
 from tasks.language_models.cache import KeyValueCache
 from tasks.low_rank.attention import attention_blocks, parameter_counts
@@ -11,7 +12,7 @@ from tasks.low_rank.factorisations import HeadFactors
 from tasks.low_rank.latent_attention import LatentAttention, attend_once, cache_latents, latents_cached
 from tasks.low_rank.layers import PerHeadLowRankLinear, install, installed, low_rank_module, merged, put
 from tasks.low_rank.methods import cache_ratio, parameter_ratio, spectra_of, truncated
-from tests.tasks.low_rank.tiny import HEAD, HIDDEN, KV_HEADS, LAYERS, QUERY_HEADS, randn, tiny_ids, tiny_model
+from tests.tasks.low_rank.tiny import HEAD, HIDDEN, KV_HEADS, LAYERS, QUERY_HEADS, VOCABULARY, randn, tiny_ids, tiny_model
 
 ALL = ("q", "k", "v")
 
@@ -149,6 +150,29 @@ def test_latents_in_the_cache_decode_as_reconstruction_does(keys):
         cache.crop(9)
         torch.testing.assert_close(cache.append(ids[:, 9:10]), expected[:, 9:10], atol=1e-4, rtol=1e-4)
     torch.testing.assert_close(model(ids).logits, expected)
+
+
+@pytest.mark.parametrize("keys", ["whole", "latent"])
+@pytest.mark.parametrize("kind", ["mistral", "qwen2"])
+def test_sliding_windows_and_biases_decode_as_reconstruction_does(kind, keys):
+    sizes = {"hidden_size": HIDDEN, "intermediate_size": 32, "num_hidden_layers": LAYERS, "vocab_size": VOCABULARY, "head_dim": HEAD}
+    sizes |= {"num_attention_heads": QUERY_HEADS, "num_key_value_heads": KV_HEADS, "sliding_window": 6}
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        if kind == "mistral":
+            model = transformers.MistralForCausalLM(transformers.MistralConfig(**sizes))
+        else:  # the first layer sees everything, the second a window; projections have biases
+            model = transformers.Qwen2ForCausalLM(transformers.Qwen2Config(**sizes, use_sliding_window=True, max_window_layers=1))
+        for name, bias in model.named_parameters():
+            if name.endswith("bias"):
+                bias.data.normal_()
+    model, ids = model.eval().requires_grad_(False), tiny_ids(2, 16)
+    install(model, factors(model, projections=("k", "v")))
+    expected = model(ids).logits
+    with latents_cached(model, keys):
+        cache = KeyValueCache(model)
+        parts = [cache.append(ids[:, :9], keep=0), *(cache.append(ids[:, t : t + 1]) for t in range(9, 16))]
+    torch.testing.assert_close(torch.cat(parts, 1), expected, atol=1e-4, rtol=1e-4)
 
 
 @pytest.mark.parametrize("keys", ["whole", "latent"])
