@@ -149,11 +149,18 @@ def fine_tune(
 def split_groups(path: Trajectory, sizes: Sequence[int]) -> list[Trajectory]:
     """The trajectory of a batch of groups as one trajectory per group."""
 
-    def part(kept: dict[int, tuple[torch.Tensor, torch.Tensor]], group: int) -> dict[int, tuple[torch.Tensor, torch.Tensor]]:
-        cut = list(sizes)
-        return {step: (torch.split(a, cut)[group].clone(), torch.split(b, cut)[group].clone()) for step, (a, b) in kept.items()}
+    made: dict[tuple[int, int], torch.Tensor] = {}  # what `best` shares with `last` is copied once
 
-    return [Trajectory(path.objective[:, g : g + 1], part(path.last, g), part(path.best, g)) for g in range(len(sizes))]
+    def part(side: torch.Tensor, group: int) -> torch.Tensor:
+        key = id(side), group
+        if key not in made:
+            made[key] = torch.split(side, list(sizes))[group].clone()
+        return made[key]
+
+    def parts(kept: dict[int, tuple[torch.Tensor, torch.Tensor]], group: int) -> dict[int, tuple[torch.Tensor, torch.Tensor]]:
+        return {step: (part(a, group), part(b, group)) for step, (a, b) in kept.items()}
+
+    return [Trajectory(path.objective[:, g : g + 1], parts(path.last, g), parts(path.best, g)) for g in range(len(sizes))]
 
 
 class _HeadErrors(torch.autograd.Function):
@@ -182,10 +189,10 @@ def _better(
     sizes: Sequence[int],
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Each group's factors at the lowest objective among the kept steps until `step`."""
-    if step == 0:
-        return last[0]
     steps = sorted(last)
     lowest = [steps[int(np.argmin([objective[s, g] for s in steps]))] for g in range(len(sizes))]
+    if len(set(lowest)) == 1:
+        return last[lowest[0]]  # no second copy
     parts = [(torch.split(last[s][0], list(sizes))[g], torch.split(last[s][1], list(sizes))[g]) for g, s in enumerate(lowest)]
     return torch.cat([a for a, _ in parts]), torch.cat([b for _, b in parts])
 

@@ -5,7 +5,7 @@ import torch
 import transformers
 
 from tasks.language_models.cache import KeyValueCache
-from tasks.low_rank.attention import attention_blocks, parameter_counts
+from tasks.low_rank.attention import attention_blocks
 from tasks.low_rank.checkpoints import load_compressed, load_factors, save_compressed, save_factors
 from tasks.low_rank.collector import LayerStatistics
 from tasks.low_rank.factorisations import HeadFactors
@@ -33,7 +33,6 @@ def test_blocks_know_their_heads():
     assert [block.name for block in blocks] == ["model.layers.0.self_attn", "model.layers.1.self_attn"]
     assert [blocks[0].heads(p) for p in ALL] == [QUERY_HEADS, KV_HEADS, KV_HEADS]
     assert blocks[0].weight("k").shape == (KV_HEADS, HIDDEN, HEAD)
-    assert parameter_counts(blocks, ("k", "v")) == LAYERS * 2 * KV_HEADS * HIDDEN * HEAD
 
 
 def test_models_without_separate_projections_are_refused():
@@ -83,6 +82,8 @@ def test_ratios_count_parameters_and_cache():
     J, columns = joint[0, "q"].A.shape[1], (QUERY_HEADS + 2 * KV_HEADS) * HEAD
     assert parameter_ratio(joint, blocks) == pytest.approx(J * (HIDDEN + columns) / (HIDDEN * columns))
     assert cache_ratio(joint, blocks) == pytest.approx(J / (2 * KV_HEADS * HEAD))
+    mixed = {**head, (0, "k"): HeadFactors(head[0, "k"].A, head[0, "k"].B, (r, r - 1))}
+    assert cache_ratio(mixed, blocks) == pytest.approx(r / HEAD - 1 / (LAYERS * 2 * KV_HEADS * HEAD))
     assert cache_ratio({key: f for key, f in head.items() if key[1] == "v"}, blocks) == pytest.approx((1 + r / HEAD) / 2)
 
 
