@@ -148,7 +148,6 @@ def fine_tune(
 
 def split_groups(path: Trajectory, sizes: Sequence[int]) -> list[Trajectory]:
     """The trajectory of a batch of groups as one trajectory per group."""
-
     made: dict[tuple[int, int], torch.Tensor] = {}  # what `best` shares with `last` is copied once
 
     def part(side: torch.Tensor, group: int) -> torch.Tensor:

@@ -75,7 +75,8 @@ def dequantise(codes: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
 def fake_quantise(x: torch.Tensor, bits: int, dim: int = -1, clip: float | torch.Tensor = 1.0) -> torch.Tensor:
     """Round to the nearest level, in x's own type; the gradient is 1 for what is not clipped and 0 for what is (straight-through).
 
-    Levels are found in float32 at least. Scales are computed anew at every call and have no gradient. Clipped is what lies half a level or more beyond the last one.
+    Levels are found in float32 at least. Scales are computed anew at every call and have no gradient. Clipped is what lies half a level
+    or more beyond the last one.
 
     >>> import torch
     >>> x = torch.tensor([1.0, 0.4, -0.8], requires_grad=True)
