@@ -170,6 +170,9 @@ def decode_speed(
 ) -> dict[str, float | int | str]:
     """Milliseconds per decoding step of both models side by side at one cache length, and bytes of cache per token."""
     keys: KeyCache = params.cache
+    window = getattr(dense.config, "sliding_window", None)
+    if window is not None and params.context + 1 >= window:
+        return {"decoding": f"not timed: a cache of {params.context} tokens slides over a window of {window}; give a shorter context"}
     cached = copy.deepcopy(compressed, {id(t): t for t in (*compressed.parameters(), *compressed.buffers())})
     try:
         cache_latents(cached, keys)

@@ -4,7 +4,7 @@ import torch
 from tasks.common.node import NullLog
 from tasks.language_models.pretrained import load_model
 from tasks.language_models.random_llama import RandomLlamaParams, random_llama
-from tasks.low_rank.apply import CompressParams, compress, with_factors
+from tasks.low_rank.apply import CompressParams, compress, decode_speed, with_factors
 from tasks.low_rank.checkpoints import load_compressed
 from tasks.low_rank.layers import PerHeadLowRankLinear
 from tests.tasks.low_rank.test_layers import factors
@@ -65,6 +65,14 @@ def test_a_twin_with_factors_shares_the_other_weights():
     assert twin.lm_head.weight is model.lm_head.weight
     assert torch.equal(model(ids).logits, before)
     assert not torch.allclose(twin(ids).logits, before)
+
+
+def test_a_cache_that_slides_is_not_timed(tmp_path):
+    model, params = tiny_model(), CompressParams(model=tmp_path, **SMALL)
+    small = with_factors(model, factors(model))
+    assert decode_speed(model, small, tiny_ids(1, 20), params, rounds=1)["decode_ms_after"] > 0
+    model.config.sliding_window = 21
+    assert "slides over a window of 21" in decode_speed(model, small, tiny_ids(1, 20), params, rounds=1)["decoding"]
 
 
 def test_impossible_requests_are_refused(folder, text, tmp_path, monkeypatch):
