@@ -24,7 +24,7 @@ def load_model(folder: str | Path, dtype: str = "bfloat16", device: str = "cpu",
         (model, tokenizer); the tokenizer pads on the left.
 
     Raises:
-        ValueError: for an unknown dtype or attention implementation, listing the known ones.
+        ValueError: for an unknown dtype or attention implementation, listing the known ones; for files that lack weights of the model.
         FileNotFoundError: for a local folder without `config.json`, or one without a tokenizer.
         OSError: by transformers, for a model id that cannot be resolved.
     """
@@ -38,7 +38,15 @@ def load_model(folder: str | Path, dtype: str = "bfloat16", device: str = "cpu",
     source = checked_source(folder)
     tokenizer = load_tokenizer(source)
     with quiet():
-        model: Any = AutoModelForCausalLM.from_pretrained(source, dtype=getattr(torch, dtype), attn_implementation=attention)
+        loaded: Any = AutoModelForCausalLM.from_pretrained(
+            source, dtype=getattr(torch, dtype), attn_implementation=attention, output_loading_info=True
+        )
+    model, info = loaded
+    missing = sorted(info["missing_keys"])
+    if missing:  # transformers would draw them at random and go on
+        raise ValueError(
+            f"{source} lacks {len(missing)} weights of a {type(model).__name__}, such as {missing[0]}; is it another kind of model?"
+        )
     return model.to(device).eval().requires_grad_(False), tokenizer
 
 

@@ -1,4 +1,4 @@
-"""How many singular triples every head keeps: the same number everywhere, or those that matter most to the loss.
+"""Which singular triples every head keeps: those that matter most to the loss, so that ranks differ.
 
 The importance of a triple is I = E[(sigma u^T G v)^2], the squared first-order change of one sample's loss when the triple is removed, G
 being that sample's gradient in the coordinates of the SVD. For queries, keys and values apart, the globally best triples of all layers and
@@ -13,11 +13,6 @@ from typing import TypeVar
 import torch
 
 Key = TypeVar("Key", bound=Hashable)
-
-
-def uniform_ranks(importance: Mapping[Key, torch.Tensor], rank: int) -> dict[Key, torch.Tensor]:
-    """Masks of the first `rank` triples everywhere; importances are (..., k), masks have their shapes."""
-    return {key: (torch.arange(value.shape[-1]) < rank).expand(value.shape).clone() for key, value in importance.items()}
 
 
 def global_ranks(importance: Mapping[Key, torch.Tensor], rank: int) -> dict[Key, torch.Tensor]:

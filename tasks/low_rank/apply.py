@@ -18,11 +18,12 @@ from torch import nn
 
 from tasks.common.node import Log, Params
 from tasks.language_models.cache import KeyValueCache
-from tasks.language_models.pretrained import load_model
+from tasks.language_models.pretrained import check_length, load_model
 from tasks.language_models.timing import interleaved
 from tasks.low_rank.attention import AttentionBlock, attention_blocks
 from tasks.low_rank.calibration import text_batches
-from tasks.low_rank.checkpoints import save_compressed
+from tasks.low_rank.checkpoints import NOTE, save_compressed
+from tasks.low_rank.heads import head_rank
 from tasks.low_rank.latent_attention import KeyCache, cache_latents
 from tasks.low_rank.layers import install
 from tasks.low_rank.measurement import Reference
@@ -31,6 +32,7 @@ from tasks.low_rank.prepared import beginnings
 from tasks.low_rank.selection import select, tune_model
 from tasks.low_rank.statistics import calibrate
 from tasks.low_rank.train import Arm, arm_weights, start_of
+from tasks.training.devices import PresentDevice
 
 
 class CompressParams(Params):
@@ -56,7 +58,7 @@ class CompressParams(Params):
         "bfloat16", description="type in which quality and speed are measured and saved"
     )
     seed: int = Field(0, ge=0, description="seed of the draw of text")
-    device: str = Field("cpu", description="where to run: cpu, cuda, cuda:1")
+    device: PresentDevice = Field("cpu", description="where to run: cpu, cuda, cuda:1")
 
     @model_validator(mode="after")
     def _one_size(self) -> CompressParams:
@@ -81,7 +83,10 @@ def compress(params: CompressParams, out: Path, log: Log) -> dict[str, float | i
         ValueError: for a model whose attention cannot be factorised, too little text, or impossible sizes.
     """
     begun = time.perf_counter()
+    if (params.model / NOTE).is_file():
+        raise ValueError(f"{params.model} is compressed already; give the folder of the dense model")
     dense, tokenizer = load_model(params.model, dtype="float32", device=params.device)
+    check_length(dense, max(params.tokens, params.context + 1))
     blocks = attention_blocks(dense)
     texts = _texts(params, tokenizer)
     arm = _arm(params, blocks[0])
@@ -126,7 +131,13 @@ def _texts(params: CompressParams, tokenizer: Any) -> _Texts:
         first = beginnings(tokenizer, params.calibration + params.held_out, params.tokens, params.seed, "calibration")
         found = torch.cat([first, beginnings(tokenizer, params.evaluation, params.tokens, params.seed, "evaluation")])
     else:
-        ids = tokenizer(params.text.read_text(encoding="utf-8"), add_special_tokens=False, verbose=False).input_ids
+        if params.text.is_dir():
+            raise ValueError(f"{params.text} is a folder; give one text file")
+        try:
+            text = params.text.read_text(encoding="utf-8")
+        except UnicodeDecodeError as error:
+            raise ValueError(f"{params.text} is no UTF-8 text ({error.reason} at byte {error.start}); give plain text") from error
+        ids = tokenizer(text, add_special_tokens=False, verbose=False).input_ids
         pieces = len(ids) // params.tokens
         if pieces < sum(wanted):
             raise ValueError(f"{params.text} holds {pieces} sequences of {params.tokens} tokens, {sum(wanted)} are needed; give more text")
@@ -142,6 +153,7 @@ def _arm(params: CompressParams, block: AttentionBlock) -> Arm:
     kept = params.kept if params.rank is None else (1 + block.head_dim / block.hidden) * min(params.rank, block.head_dim) / block.head_dim
     if params.rank is not None and params.rank > block.head_dim:
         raise ValueError(f"rank must be at most the head dimension {block.head_dim}, got {params.rank}")
+    head_rank(kept, block.hidden, block.head_dim)  # refuses an impossible share before minutes of calibration
     return Arm(projections=("q", "k", "v") if params.queries else ("k", "v"), kept=kept, steps=params.steps, rate=params.rate)
 
 
@@ -158,6 +170,9 @@ def decode_speed(
 ) -> dict[str, float | int | str]:
     """Milliseconds per decoding step of both models side by side at one cache length, and bytes of cache per token."""
     keys: KeyCache = params.cache
+    window = getattr(dense.config, "sliding_window", None)
+    if window is not None and params.context + 1 >= window:
+        return {"decoding": f"not timed: a cache of {params.context} tokens slides over a window of {window}; give a shorter context"}
     cached = copy.deepcopy(compressed, {id(t): t for t in (*compressed.parameters(), *compressed.buffers())})
     try:
         cache_latents(cached, keys)

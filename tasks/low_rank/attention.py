@@ -6,7 +6,6 @@ language model inside LLaVA or SmolVLM; CLIP's and SigLIP's towers call their ou
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -79,8 +78,3 @@ def attention_blocks(model: nn.Module) -> list[AttentionBlock]:
             "one fused projection is not supported"
         )
     return blocks
-
-
-def parameter_counts(blocks: Sequence[AttentionBlock], projections: Sequence[Projection]) -> int:
-    """Parameters in the weights of these projections."""
-    return sum(block.hidden * block.heads(p) * block.head_dim for block in blocks for p in projections)

@@ -29,7 +29,7 @@ class CalibrateParams(Params):
         seeds: as many as were prepared, or fewer.
         batch: sequences per pass; results do not depend on it beyond rounding.
         rotated: collect the Fisher information of rotated keys and values too, for quantised training.
-        magnitudes: keep E|g| too, for the ablation of first order.
+        magnitudes: collect E|g| too, for the ablation of first order.
         dtype: in which the model runs, forwards and backwards; sums are float32 and the loss is scaled in any case.
         device: torch device.
         workers: processes, by default as many as the stage may use; a process takes seconds to start.
@@ -81,7 +81,7 @@ class _Work:
 
 def _calibrate(work: _Work) -> dict[str, float]:
     statistics = calibrated(work.model, work.texts, work.seed, work.params)
-    save_statistics(statistics_file(work.out, work.seed), statistics, magnitudes=work.params.magnitudes)
+    save_statistics(statistics_file(work.out, work.seed), statistics)
     return tails(statistics)
 
 
@@ -90,7 +90,7 @@ def calibrated(model: Path, texts: Path, seed: int, params: CalibrateParams, par
     network, _ = load_model(model / "model", dtype=params.dtype, device=params.device)
     batches = text_batches(sequences(texts, seed, part), params.batch, params.device)
     rotation = block_rotation(network.config.get_text_config().hidden_size).to(params.device) if params.rotated else None
-    return calibrate_model(network, batches, importance_bases, rotation)
+    return calibrate_model(network, batches, importance_bases, rotation, magnitudes=params.magnitudes)
 
 
 def tails(statistics: Iterable[LayerStatistics]) -> dict[str, float]:

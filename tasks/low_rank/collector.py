@@ -1,9 +1,10 @@
 """Calibration statistics of a decoder's attention projections, collected with hooks while the model runs.
 
 Two passes, each a context manager: `MomentCollector` sees the inputs x of the projections (E[x x^T], E|x|), `GradientCollector` also the
-gradients g of the loss with respect to each projection's weight, ONE SAMPLE AT A TIME: the diagonal Fisher information E[g o g], E|g|, and
-the importance E[(sigma u^T G v)^2] of singular triples. A sample's gradient is X^T dY, from its inputs and the gradient of its outputs, so
-that a batch of samples needs one backward pass and no weight requires a gradient. All sums are float32, whatever the model's type.
+gradients g of the loss with respect to each projection's weight, ONE SAMPLE AT A TIME: the diagonal Fisher information E[g o g], where
+asked for E|g|, and the importance E[(sigma u^T G v)^2] of singular triples. A sample's gradient is X^T dY, from its inputs and the
+gradient of its outputs, so that a batch of samples needs one backward pass and no weight requires a gradient. All sums are float32,
+whatever the model's type.
 """
 
 from __future__ import annotations
@@ -93,16 +94,23 @@ class GradientCollector:
         model: the decoder.
         bases: singular triples whose importance is wanted.
         rotation: S (E, E), orthogonal: Fisher information of S W is collected too, for keys and values.
+        magnitudes: collect E|g| too.
         scale: by which the loss was multiplied.
     """
 
     def __init__(
-        self, model: nn.Module, bases: Bases | None = None, rotation: torch.Tensor | None = None, scale: float = LOSS_SCALE
+        self,
+        model: nn.Module,
+        bases: Bases | None = None,
+        rotation: torch.Tensor | None = None,
+        *,
+        magnitudes: bool = False,
+        scale: float = LOSS_SCALE,
     ) -> None:
         self.blocks = attention_blocks(model)
         self.bases, self.rotation, self.scale = dict(bases or {}), rotation, scale
         self.squares: list[torch.Tensor] = [self._empty(block) for block in self.blocks]
-        self.magnitudes: list[torch.Tensor] = [self._empty(block) for block in self.blocks]
+        self.magnitudes: list[torch.Tensor] = [self._empty(block) for block in self.blocks] if magnitudes else []
         self.rotated: list[torch.Tensor] = [self._empty(block, ROTATED) for block in self.blocks] if rotation is not None else []
         self.importance = {key: torch.zeros_like(base.sigma) for key, base in self.bases.items()}
         self.samples = 0
@@ -146,7 +154,8 @@ class GradientCollector:
         for sample_x, sample_dy in zip(x, dy, strict=True):
             gradient = sample_x.T @ sample_dy  # (E, q + k + v) of one sample
             self.squares[layer].addcmul_(gradient, gradient)
-            self.magnitudes[layer].add_(gradient.abs_())
+            if self.magnitudes:
+                self.magnitudes[layer].add_(gradient.abs_())
             if self.rotation is not None:
                 rotated = (sample_x @ self.rotation.T).T @ sample_dy[:, -self.rotated[layer].shape[1] :]  # keys and values come last
                 self.rotated[layer].addcmul_(rotated, rotated)
@@ -166,7 +175,9 @@ class GradientCollector:
         if not self.samples:
             raise ValueError("the calibration set is empty: no sample's gradient was taken")
         for layer, (block, target) in enumerate(zip(self.blocks, statistics, strict=True)):
-            sums = [(self.squares, target.fisher, PROJECTIONS), (self.magnitudes, target.abs_gradient, PROJECTIONS)]
+            sums = [(self.squares, target.fisher, PROJECTIONS)]
+            if self.magnitudes:
+                sums.append((self.magnitudes, target.abs_gradient, PROJECTIONS))
             if self.rotated:
                 sums.append((self.rotated, target.fisher_rotated, ROTATED))
             for found, into, projections in sums:

@@ -50,10 +50,11 @@ def element_weights(
         weighting: `element` as it is; `row` its mean over outputs; `none` ones; `first_order` E|g| in its place.
         abs_gradient: E|g|, (h, E, H), for `first_order`.
         damping: share of the mean that is added, so that no element is free.
-        clip_quantile: larger values are cut to this quantile of the projection's; None keeps the heavy tail.
+        clip_quantile: larger values are cut to this quantile of the projection's, in (0, 1]; None keeps the heavy tail.
 
     Raises:
-        ValueError: for an unknown weighting, a missing |g|, or Fisher information that is negative or not finite.
+        ValueError: for an unknown weighting, a missing |g|, a quantile outside (0, 1], or Fisher information that is negative, not finite
+            or zero everywhere.
 
     >>> import torch
     >>> element_weights(torch.tensor([[[1.0, 3.0]]]), "row", damping=0.0).tolist()
@@ -68,7 +69,11 @@ def element_weights(
         raise ValueError("Fisher information must be finite and not negative; accumulate squares in float32")
     if weighting == "none":
         return torch.ones_like(raw)
+    if not (raw > 0).any():
+        raise ValueError("Fisher information is zero everywhere: no gradient reached this projection, or its squares underflowed")
     if clip_quantile is not None:
+        if not 0 < clip_quantile <= 1:
+            raise ValueError(f"clip_quantile must lie in (0, 1], got {clip_quantile}")
         # Not `torch.quantile`, which takes no more than 16 million numbers.
         raw = raw.clamp_max(float(raw.flatten().kthvalue(max(1, int(clip_quantile * raw.numel()))).values))
     raw = raw + damping * raw.mean().clamp_min(torch.finfo(raw.dtype).tiny)
@@ -143,12 +148,18 @@ def fine_tune(
 
 def split_groups(path: Trajectory, sizes: Sequence[int]) -> list[Trajectory]:
     """The trajectory of a batch of groups as one trajectory per group."""
+    made: dict[tuple[int, int], torch.Tensor] = {}  # what `best` shares with `last` is copied once
 
-    def part(kept: dict[int, tuple[torch.Tensor, torch.Tensor]], group: int) -> dict[int, tuple[torch.Tensor, torch.Tensor]]:
-        cut = list(sizes)
-        return {step: (torch.split(a, cut)[group].clone(), torch.split(b, cut)[group].clone()) for step, (a, b) in kept.items()}
+    def part(side: torch.Tensor, group: int) -> torch.Tensor:
+        key = id(side), group
+        if key not in made:
+            made[key] = torch.split(side, list(sizes))[group].clone()
+        return made[key]
 
-    return [Trajectory(path.objective[:, g : g + 1], part(path.last, g), part(path.best, g)) for g in range(len(sizes))]
+    def parts(kept: dict[int, tuple[torch.Tensor, torch.Tensor]], group: int) -> dict[int, tuple[torch.Tensor, torch.Tensor]]:
+        return {step: (part(a, group), part(b, group)) for step, (a, b) in kept.items()}
+
+    return [Trajectory(path.objective[:, g : g + 1], parts(path.last, g), parts(path.best, g)) for g in range(len(sizes))]
 
 
 class _HeadErrors(torch.autograd.Function):
@@ -177,10 +188,10 @@ def _better(
     sizes: Sequence[int],
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Each group's factors at the lowest objective among the kept steps until `step`."""
-    if step == 0:
-        return last[0]
     steps = sorted(last)
     lowest = [steps[int(np.argmin([objective[s, g] for s in steps]))] for g in range(len(sizes))]
+    if len(set(lowest)) == 1:
+        return last[lowest[0]]  # no second copy
     parts = [(torch.split(last[s][0], list(sizes))[g], torch.split(last[s][1], list(sizes))[g]) for g, s in enumerate(lowest)]
     return torch.cat([a for a, _ in parts]), torch.cat([b for _, b in parts])
 

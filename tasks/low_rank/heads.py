@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Sequence
 
 import torch
 
@@ -69,16 +68,6 @@ def bounded_rank(rank: int, hidden: int, columns: int) -> int:
     if rank > full:
         warnings.warn(f"rank {rank} is more than a matrix of {hidden} x {columns} has; using {full}", stacklevel=2)
     return max(1, min(rank, full))
-
-
-def head_parameters(ranks: Sequence[int], hidden: int, dimension: int) -> int:
-    """Parameters of a projection factorised per head with these ranks."""
-    return sum(int(rank) * (hidden + dimension) for rank in ranks)
-
-
-def head_cache_ratio(key_ranks: Sequence[int], value_ranks: Sequence[int], dimension: int) -> float:
-    """Share rho2 of the key-value cache that latents of these ranks take, one rank per key-value head."""
-    return (sum(map(int, key_ranks)) + sum(map(int, value_ranks))) / (dimension * (len(key_ranks) + len(value_ranks)))
 
 
 def _check_kept(kept: float, largest: float, why: str) -> None:

@@ -114,6 +114,7 @@ class LatentAttention(nn.Module):
                 before = int(cache.get_seq_length(self.layer_idx))
                 cos, sin = self.store.extended(cache, cos, sin, before, self.first)
                 latents, values = cache.update(latents, values, self.layer_idx, kwargs=kwargs)
+                cos, sin = cos[:, -latents.shape[2] :], sin[:, -latents.shape[2] :]  # a sliding window has dropped the oldest slots
             made = self.k_proj.expand(latents.transpose(1, 2)).unflatten(-1, (-1, self.head_dim)).transpose(1, 2)
             keys = self._rotate(made, made, cos, sin)[1]
         weights: torch.Tensor | None = None

@@ -32,6 +32,8 @@ from tasks.low_rank.whitening import whitening
 Method = Literal["svd", "asvd", "svdllm", "fwsvd", "qsvd", "head_svd", "head_white"]
 PER_HEAD = ("head_svd", "head_white")
 JOINT = "qsvd"
+RANKED = ("head_white", JOINT)
+"""Methods whose triples `importance_bases` ranks."""
 Allocation = Literal["uniform", "global"]
 
 Spectra = dict[tuple[int, str], Spectrum]
@@ -100,7 +102,12 @@ def truncated(
         statistics: with them ranks follow the global importance (of `qsvd` and `head_white`), without they are uniform.
         projections: which are factorised.
         rank: takes the place of the rank that `kept` would give; cut to the full one, with a warning.
+
+    Raises:
+        ValueError: for global ranks of a method or of projections whose triples have no importance.
     """
+    if statistics is not None and method not in RANKED:
+        raise ValueError(f"global ranks need the importance of a method's own triples, known for {', '.join(RANKED)}, got {method!r}")
     factors: ModelFactors = {}
     for group in ["".join(projections)] if method == JOINT else projections:
         mine = {key: value for key, value in spectra.items() if key[1] == group}
@@ -108,7 +115,7 @@ def truncated(
         columns = sum(blocks[0].heads(p) for p in members) * blocks[0].head_dim
         width = blocks[0].head_dim if method in PER_HEAD else columns
         size = _rank(method, blocks[0], kept, columns) if rank is None else bounded_rank(rank, blocks[0].hidden, width)
-        masks = None if statistics is None else global_ranks({key: statistics[key[0]].importance[key[1]] for key in mine}, size)
+        masks = None if statistics is None else global_ranks(_importances(statistics, list(mine)), size)
         for key, value in mine.items():
             cut = size if masks is None else masks[key]
             layer = key[0]
@@ -125,6 +132,14 @@ def truncated(
     return factors
 
 
+def _importances(statistics: Sequence[LayerStatistics], keys: Sequence[tuple[int, str]]) -> dict[tuple[int, str], torch.Tensor]:
+    for layer, group in keys:
+        if group not in statistics[layer].importance:
+            known = ", ".join(sorted(statistics[layer].importance)) or "nothing"
+            raise ValueError(f"layer {layer} has no importance of {group!r}, only of {known}; calibrate with `importance_bases`")
+    return {(layer, group): statistics[layer].importance[group] for layer, group in keys}
+
+
 def _rank(method: Method, block: AttentionBlock, kept: float, columns: int) -> int:
     return head_rank(kept, block.hidden, block.head_dim) if method in PER_HEAD else matrix_rank(kept, block.hidden, columns)
 
@@ -138,17 +153,15 @@ def parameter_ratio(factors: ModelFactors, blocks: Sequence[AttentionBlock]) -> 
 def cache_ratio(factors: ModelFactors, blocks: Sequence[AttentionBlock]) -> float:
     """Share rho2 of the key-value cache that is kept when latents are cached; what is not factorised is cached whole.
 
-    A latent that keys and values share (`qsvd`) is cached once.
+    A latent that keys and values share (`qsvd`) is cached once; without values among its owners it is one of keys alone.
     """
     taken = dense = 0
     for layer, block in enumerate(blocks):
         full = block.heads("k") * block.head_dim
         dense += 2 * full
         found = [factors.get((layer, p)) for p in ("k", "v")]
-        keys = found[0]
-        if isinstance(keys, SharedFactors) and keys.owners > 1:
-            taken += keys.A.shape[1]
-            continue
+        if all(isinstance(f, SharedFactors) and f.owners > 1 for f in found):
+            found.pop()
         for f in found:
             taken += full if f is None else sum(f.ranks) if isinstance(f, HeadFactors) else f.A.shape[1]
     return taken / dense

@@ -74,7 +74,12 @@ def quantised_modules(
         block, known = blocks[layer], statistics[layer]
         fisher = known.fisher_rotated.get(p) if params.rotate_input else known.fisher.get(p)
         if fisher is None:
-            raise ValueError(f"layer {layer}'s {p} has no {'rotated ' * params.rotate_input}Fisher information; calibrate with a rotation")
+            wanted = (
+                "rotated Fisher information; it is collected for keys and values, with a rotation"
+                if params.rotate_input
+                else "Fisher information"
+            )
+            raise ValueError(f"layer {layer}'s {p} has no {wanted}")
         generator = torch.Generator().manual_seed(1_000_003 * seed + 1009 * layer + "qkv".index(p))
         weights = element_weights(fisher, "element", None, damping)
         trained[layer, p] = quantise_factors(block.weight(p), found.A, found.B, weights, params, generator)

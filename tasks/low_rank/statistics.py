@@ -29,6 +29,8 @@ def calibrate(
     batches: Sequence[Batch],
     make_bases: MakeBases | None = None,
     rotation: torch.Tensor | None = None,
+    *,
+    magnitudes: bool = False,
     watch: Callable[[Iterable[Batch]], Iterable[Batch]] = iter,
 ) -> list[LayerStatistics]:
     """Moments of the activations, then Fisher information and, with `make_bases`, the importance of singular triples.
@@ -38,6 +40,7 @@ def calibrate(
         batches: what the model takes, and labels; every row is a sample.
         make_bases: makes the triples from the blocks and the moments.
         rotation: S (E, E), orthogonal: the Fisher information of S W is collected as well, for keys and values.
+        magnitudes: collect E|g| as well.
         watch: wraps each pass's batches, for a progress bar.
 
     Returns:
@@ -55,7 +58,7 @@ def calibrate(
             model(**inputs_of(batch), use_cache=False, logits_to_keep=1)
     statistics = moments.statistics()
     bases = make_bases(moments.blocks, statistics) if make_bases else None
-    with GradientCollector(model, bases, rotation) as gradients, gradients_from_embeddings(model):
+    with GradientCollector(model, bases, rotation, magnitudes=magnitudes) as gradients, gradients_from_embeddings(model):
         for batch in watch(batches):
             losses = sample_losses(model(**inputs_of(batch), use_cache=False).logits, batch["labels"])
             torch.autograd.backward(LOSS_SCALE * losses.sum())
@@ -74,8 +77,8 @@ def mask_of(batch: Batch) -> torch.Tensor | None:
     return None if mask is None else mask.bool()
 
 
-def save_statistics(path: Path, statistics: Sequence[LayerStatistics], *, magnitudes: bool = False) -> None:
-    """Write second moments as packed triangles, Fisher information (and E|g| with `magnitudes`) in bfloat16, and importances."""
+def save_statistics(path: Path, statistics: Sequence[LayerStatistics]) -> None:
+    """Write second moments as packed triangles, Fisher information and E|g| in bfloat16, and importances."""
     from safetensors.torch import save_file
 
     tensors: dict[str, torch.Tensor] = {}
@@ -85,8 +88,7 @@ def save_statistics(path: Path, statistics: Sequence[LayerStatistics], *, magnit
         tensors[f"{layer}.abs_mean"] = found.abs_mean.cpu()
         tensors |= {f"{layer}.fisher.{p}": value.to(torch.bfloat16).cpu().contiguous() for p, value in found.fisher.items()}
         tensors |= {f"{layer}.rotated.{p}": value.to(torch.bfloat16).cpu().contiguous() for p, value in found.fisher_rotated.items()}
-        if magnitudes:
-            tensors |= {f"{layer}.magnitude.{p}": value.to(torch.bfloat16).cpu().contiguous() for p, value in found.abs_gradient.items()}
+        tensors |= {f"{layer}.magnitude.{p}": value.to(torch.bfloat16).cpu().contiguous() for p, value in found.abs_gradient.items()}
         tensors |= {f"{layer}.importance.{name}": value.cpu().contiguous() for name, value in found.importance.items()}
     write_atomically(path, lambda p: save_file(tensors, p))
 

@@ -21,11 +21,13 @@ def whitening(second_moment: torch.Tensor, ridge: float = RIDGE) -> torch.Tensor
         ridge: of the first retry, relative to the mean of the diagonal.
 
     Raises:
-        ValueError: if the matrix is not square or not finite, or stays indefinite with the largest ridge.
+        ValueError: if the matrix is not square or not finite, or stays indefinite with the largest ridge; for a ridge outside (0, 1].
 
     >>> whitening(torch.diag(torch.tensor([4.0, 9.0]))).diagonal().tolist()
     [2.0, 3.0]
     """
+    if not 0 < ridge <= LARGEST_RIDGE:
+        raise ValueError(f"the first ridge must lie in (0, {LARGEST_RIDGE:g}], got {ridge}")
     if second_moment.ndim != 2 or second_moment.shape[0] != second_moment.shape[1]:
         raise ValueError(f"a second moment is a square matrix, got shape {tuple(second_moment.shape)}")
     if not torch.isfinite(second_moment).all():

@@ -75,7 +75,8 @@ def dequantise(codes: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
 def fake_quantise(x: torch.Tensor, bits: int, dim: int = -1, clip: float | torch.Tensor = 1.0) -> torch.Tensor:
     """Round to the nearest level, in x's own type; the gradient is 1 for what is not clipped and 0 for what is (straight-through).
 
-    Scales are computed anew at every call and have no gradient. Clipped is what lies half a level or more beyond the last one.
+    Levels are found in float32 at least. Scales are computed anew at every call and have no gradient. Clipped is what lies half a level
+    or more beyond the last one.
 
     >>> import torch
     >>> x = torch.tensor([1.0, 0.4, -0.8], requires_grad=True)
@@ -85,12 +86,15 @@ def fake_quantise(x: torch.Tensor, bits: int, dim: int = -1, clip: float | torch
     """
     if bits == UNQUANTISED:
         return x
+    import torch
+
     limit = largest_code(bits)
-    scale = scale_of(x, bits, dim, clip)
+    fine = x.to(torch.promote_types(x.dtype, torch.float32))  # a half type's codes would be off by one
+    scale = scale_of(fine, bits, dim, clip)
     bound = (limit + 0.5) * scale
-    inside = x.clamp(-bound, bound)
-    rounded = (x.detach() / scale).round().clamp(-limit, limit) * scale
-    return inside + (rounded - inside).detach()
+    inside = fine.clamp(-bound, bound)
+    rounded = (fine.detach() / scale).round().clamp(-limit, limit) * scale
+    return (inside + (rounded - inside).detach()).to(x.dtype)
 
 
 def search_clip(x: torch.Tensor, bits: int, dim: int = -1, ratios: Sequence[float] = CLIP_GRID) -> torch.Tensor:

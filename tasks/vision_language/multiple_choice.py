@@ -65,12 +65,14 @@ class Question:
 def letter_of(text: str, choices: int) -> int | None:
     """Index of the choice that an answer names, None if it names none.
 
+    Letters beyond the choices are words: "I think B" is B.
+
     >>> letter_of("B", 4), letter_of(" (c).", 4), letter_of("The answer is D", 4), letter_of("E", 4)
     (1, 2, 3, None)
     """
-    found = re.match(r"\s*\(?([A-Ja-j])\)?(?![A-Za-z])", text) or re.search(r"(?<![A-Za-z])([A-J])(?![A-Za-z])", text)
-    index = LETTERS.index(found[1].upper()) if found else None
-    return index if index is not None and index < choices else None
+    upper = LETTERS[:choices]
+    found = re.match(rf"\s*\(?([{upper}{upper.lower()}])\)?(?![A-Za-z])", text) or re.search(rf"(?<![A-Za-z])([{upper}])(?![A-Za-z])", text)
+    return LETTERS.index(found[1].upper()) if found else None
 
 
 def parquet_files(source: str, split: str) -> list[Path]:

@@ -2,8 +2,9 @@ import pytest
 import torch
 
 from tasks.common.node import NullLog
+from tasks.language_models.pretrained import load_model
 from tasks.language_models.random_llama import RandomLlamaParams, random_llama
-from tasks.low_rank.apply import CompressParams, compress, with_factors
+from tasks.low_rank.apply import CompressParams, compress, decode_speed, with_factors
 from tasks.low_rank.checkpoints import load_compressed
 from tasks.low_rank.layers import PerHeadLowRankLinear
 from tests.tasks.low_rank.test_layers import factors
@@ -42,6 +43,14 @@ def test_a_folder_becomes_a_smaller_one_that_loads(folder, text, tmp_path, cache
     assert (tmp_path / "out" / "tokenizer.json").is_file()
 
 
+def test_a_compressed_folder_is_no_model_to_compress_again(folder, text, tmp_path):
+    compress(CompressParams(model=folder, text=text, **SMALL), tmp_path / "out", NullLog())
+    with pytest.raises(ValueError, match="compressed already"):
+        compress(CompressParams(model=tmp_path / "out", text=text, **SMALL), tmp_path / "again", NullLog())
+    with pytest.raises(ValueError, match=r"lacks 4 weights of a LlamaForCausalLM, such as model.layers.0.self_attn.k_proj.weight"):
+        load_model(tmp_path / "out")
+
+
 def test_the_same_seed_gives_the_same_folder(folder, text, tmp_path):
     params = CompressParams(model=folder, text=text, kept=0.6, queries=True, **SMALL)
     for name in ("a", "b"):
@@ -58,12 +67,31 @@ def test_a_twin_with_factors_shares_the_other_weights():
     assert not torch.allclose(twin(ids).logits, before)
 
 
-def test_impossible_requests_are_refused(folder, text, tmp_path):
+def test_a_cache_that_slides_is_not_timed(tmp_path):
+    model, params = tiny_model(), CompressParams(model=tmp_path, **SMALL)
+    small = with_factors(model, factors(model))
+    assert decode_speed(model, small, tiny_ids(1, 20), params, rounds=1)["decode_ms_after"] > 0
+    model.config.sliding_window = 21
+    assert "slides over a window of 21" in decode_speed(model, small, tiny_ids(1, 20), params, rounds=1)["decoding"]
+
+
+def test_impossible_requests_are_refused(folder, text, tmp_path, monkeypatch):
     with pytest.raises(ValueError, match="rank or kept, not both"):
         CompressParams(model=folder, rank=4, kept=0.5)
     with pytest.raises(ValueError, match="at most the head dimension 16, got 40"):
         compress(CompressParams(model=folder, text=text, rank=40, **SMALL), tmp_path / "out", NullLog())
     with pytest.raises(ValueError, match="are needed; give more text"):
         compress(CompressParams(model=folder, text=text, **{**SMALL, "calibration": 10**4}), tmp_path / "out", NullLog())
+    monkeypatch.setattr("tasks.low_rank.apply.calibrate", None)  # what follows is said before anything is computed
     with pytest.raises(ValueError, match="must lie in"):
         compress(CompressParams(model=folder, text=text, kept=1.9, **SMALL), tmp_path / "out", NullLog())
+    binary = tmp_path / "binary"
+    binary.write_bytes(bytes([0xE7, 0x00]))
+    with pytest.raises(ValueError, match=r"binary is no UTF-8 text \(.* at byte 0\)"):
+        compress(CompressParams(model=folder, text=binary, **SMALL), tmp_path / "out", NullLog())
+    with pytest.raises(ValueError, match="a context of 129 tokens is beyond max_position_embeddings = 128"):
+        compress(CompressParams(model=folder, text=text, **{**SMALL, "context": 128}), tmp_path / "out", NullLog())
+    with pytest.raises(ValueError, match="no device 'gpu'"):
+        CompressParams(model=folder, device="gpu")
+    with pytest.raises(ValueError, match="is a folder; give one text file"):
+        compress(CompressParams(model=folder, text=tmp_path, **SMALL), tmp_path / "out", NullLog())

@@ -13,7 +13,7 @@ from tasks.low_rank.heads import split_heads
 from tasks.low_rank.methods import importance_bases
 from tasks.low_rank.statistics import calibrate, load_statistics, save_statistics
 from tasks.quantisation.rotations import block_rotation
-from tests.tasks.low_rank.tiny import HEAD, HIDDEN, tiny_ids, tiny_model
+from tests.tasks.low_rank.tiny import HEAD, HIDDEN, randn, tiny_ids, tiny_model
 
 
 def batches(ids: torch.Tensor, size: int) -> list[dict[str, torch.Tensor]]:
@@ -38,7 +38,9 @@ def gradients_by_autograd(model: nn.Module, ids: torch.Tensor, layer: int, p: st
 def calibrated():
     model, ids = tiny_model(), tiny_ids()
     rotation = block_rotation(HIDDEN)
-    return SimpleNamespace(model=model, ids=ids, rotation=rotation, layers=calibrate(model, batches(ids, 3), importance_bases, rotation))
+    return SimpleNamespace(
+        model=model, ids=ids, rotation=rotation, layers=calibrate(model, batches(ids, 3), importance_bases, rotation, magnitudes=True)
+    )
 
 
 @pytest.mark.parametrize("p", PROJECTIONS)
@@ -161,6 +163,12 @@ def test_nothing_is_left_behind_in_the_model():
     assert all(p.grad is None for p in model.parameters())
 
 
+def test_a_samples_loss_is_the_mean_over_its_own_labels():
+    logits, labels = randn(2, 6, 9), torch.tensor([[1, 2, 3, 4, 5, 6], [-100, -100, -100, -100, 7, 8]])
+    expected = [nn.functional.cross_entropy(rows[:-1], ids[1:]) for rows, ids in zip(logits, labels, strict=True)]  # means over labels
+    torch.testing.assert_close(sample_losses(logits, labels), torch.stack(expected))
+
+
 def test_an_empty_set_and_samples_without_labels_are_refused():
     model = tiny_model()
     with pytest.raises(ValueError, match="calibration set is empty"):
@@ -184,7 +192,7 @@ def test_gradients_need_the_right_context():
 
 
 def test_statistics_survive_their_file(calibrated, tmp_path):
-    save_statistics(tmp_path / "s.safetensors", calibrated.layers, magnitudes=True)
+    save_statistics(tmp_path / "s.safetensors", calibrated.layers)
     found = load_statistics(tmp_path / "s.safetensors")
     assert len(found) == len(calibrated.layers)
     for ours, theirs in zip(found, calibrated.layers, strict=True):

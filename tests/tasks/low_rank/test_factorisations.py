@@ -100,6 +100,7 @@ def test_weights_come_back_in_the_layout_of_linear_layers():
 def test_dead_channels_are_clamped_and_bad_scales_refused():
     scale = activation_scale(torch.tensor([0.0, 1.0, 4.0]))
     assert float(scale.scale.min()) > 0
+    assert scale.scale[1:].tolist() == [1.0, 2.0]  # (mean |x|)^0.5
     with pytest.raises(ValueError, match="positive"):
         Diagonal(torch.tensor([1.0, 0.0]))
     with pytest.raises(ValueError, match="not finite"):

@@ -122,6 +122,8 @@ def test_kinds_of_weights():
         (lambda: element_weights(torch.ones(1, 2, 2), "columns"), "unknown weighting 'columns'"),
         (lambda: element_weights(torch.ones(1, 2, 2), "first_order"), "abs_gradient"),
         (lambda: element_weights(-torch.ones(1, 2, 2)), "not negative"),
+        (lambda: element_weights(torch.zeros(1, 2, 2)), "no gradient reached"),
+        (lambda: element_weights(torch.ones(1, 2, 2), clip_quantile=99.9), r"\(0, 1\], got 99.9"),
         (lambda: element_weights(torch.full((1, 2, 2), float("inf"))), "finite"),
         (lambda: fine_tune(torch.ones(1, 4, 3), torch.ones(1, 4, 3), torch.ones(1, 4, 2), torch.ones(1, 1, 3)), "shapes do not fit"),
         (lambda: fine_tune(positive(2, 4, 3), randn(2, 4, 3), randn(2, 4, 1), randn(2, 1, 3), groups=(1,)), "do not add up to 2"),

@@ -3,7 +3,7 @@ import math
 import pytest
 import torch
 
-from tasks.low_rank.heads import bounded_rank, head_cache_ratio, head_parameters, head_rank, join_heads, matrix_rank, split_heads
+from tasks.low_rank.heads import bounded_rank, head_rank, join_heads, matrix_rank, split_heads
 from tests.tasks.low_rank.tiny import randn
 
 
@@ -39,7 +39,7 @@ def test_ranks_are_the_papers():
 def test_the_ratio_is_reached_within_one_rank(kept: float):
     r = head_rank(kept, 576, 64)
     step = (576 + 64) / (576 * 64)
-    assert kept - step < head_parameters([r], 576, 64) / (576 * 64) <= kept + 1e-9
+    assert kept - step < r * step <= kept + 1e-9
 
 
 def test_full_rank_is_allowed_and_more_is_not():
@@ -53,8 +53,3 @@ def test_a_rank_above_the_matrix_is_cut_with_a_warning():
     with pytest.warns(UserWarning, match="rank 9 is more"):
         assert bounded_rank(9, 20, 8) == 8
     assert bounded_rank(0, 20, 8) == 1
-
-
-def test_cache_ratio_counts_every_head():
-    assert head_cache_ratio([28, 28], [28, 28], 64) == 28 / 64
-    assert head_cache_ratio([10, 20], [30, 4], 64) == 64 / 256

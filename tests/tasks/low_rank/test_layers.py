@@ -2,16 +2,17 @@
 
 import pytest
 import torch
+import transformers
 
 from tasks.language_models.cache import KeyValueCache
-from tasks.low_rank.attention import attention_blocks, parameter_counts
+from tasks.low_rank.attention import attention_blocks
 from tasks.low_rank.checkpoints import load_compressed, load_factors, save_compressed, save_factors
 from tasks.low_rank.collector import LayerStatistics
 from tasks.low_rank.factorisations import HeadFactors
 from tasks.low_rank.latent_attention import LatentAttention, attend_once, cache_latents, latents_cached
 from tasks.low_rank.layers import PerHeadLowRankLinear, install, installed, low_rank_module, merged, put
 from tasks.low_rank.methods import cache_ratio, parameter_ratio, spectra_of, truncated
-from tests.tasks.low_rank.tiny import HEAD, HIDDEN, KV_HEADS, LAYERS, QUERY_HEADS, randn, tiny_ids, tiny_model
+from tests.tasks.low_rank.tiny import HEAD, HIDDEN, KV_HEADS, LAYERS, QUERY_HEADS, VOCABULARY, randn, tiny_ids, tiny_model
 
 ALL = ("q", "k", "v")
 
@@ -32,7 +33,6 @@ def test_blocks_know_their_heads():
     assert [block.name for block in blocks] == ["model.layers.0.self_attn", "model.layers.1.self_attn"]
     assert [blocks[0].heads(p) for p in ALL] == [QUERY_HEADS, KV_HEADS, KV_HEADS]
     assert blocks[0].weight("k").shape == (KV_HEADS, HIDDEN, HEAD)
-    assert parameter_counts(blocks, ("k", "v")) == LAYERS * 2 * KV_HEADS * HIDDEN * HEAD
 
 
 def test_models_without_separate_projections_are_refused():
@@ -82,7 +82,30 @@ def test_ratios_count_parameters_and_cache():
     J, columns = joint[0, "q"].A.shape[1], (QUERY_HEADS + 2 * KV_HEADS) * HEAD
     assert parameter_ratio(joint, blocks) == pytest.approx(J * (HIDDEN + columns) / (HIDDEN * columns))
     assert cache_ratio(joint, blocks) == pytest.approx(J / (2 * KV_HEADS * HEAD))
+    mixed = {**head, (0, "k"): HeadFactors(head[0, "k"].A, head[0, "k"].B, (r, r - 1))}
+    assert cache_ratio(mixed, blocks) == pytest.approx(r / HEAD - 1 / (LAYERS * 2 * KV_HEADS * HEAD))
     assert cache_ratio({key: f for key, f in head.items() if key[1] == "v"}, blocks) == pytest.approx((1 + r / HEAD) / 2)
+
+
+def test_a_joint_latent_without_values_is_a_cache_of_keys():
+    model = tiny_model()
+    blocks = attention_blocks(model)
+    found = factors(model, "qsvd", projections=("q", "k"))
+    full = KV_HEADS * HEAD
+    assert cache_ratio(found, blocks) == pytest.approx((found[0, "k"].A.shape[1] + full) / (2 * full))
+
+
+def test_global_ranks_need_importances_of_the_methods_own_triples():
+    model = tiny_model()
+    blocks, known = attention_blocks(model), statistics()
+    refused = {"head_svd": "got 'head_svd'", "svdllm": "got 'svdllm'", "head_white": "no importance of 'q', only of nothing"}
+    for method, message in refused.items():
+        with pytest.raises(ValueError, match=message):
+            truncated(method, spectra_of(method, blocks, known), blocks, 0.5, known)
+    for layer in known:
+        layer.importance["qkv"] = torch.ones(HIDDEN)
+    with pytest.raises(ValueError, match="no importance of 'kv', only of qkv"):
+        truncated("qsvd", spectra_of("qsvd", blocks, known, ("k", "v")), blocks, 0.5, known, ("k", "v"))
 
 
 def test_biases_stay_and_bad_shapes_are_refused():
@@ -128,6 +151,29 @@ def test_latents_in_the_cache_decode_as_reconstruction_does(keys):
         cache.crop(9)
         torch.testing.assert_close(cache.append(ids[:, 9:10]), expected[:, 9:10], atol=1e-4, rtol=1e-4)
     torch.testing.assert_close(model(ids).logits, expected)
+
+
+@pytest.mark.parametrize("keys", ["whole", "latent"])
+@pytest.mark.parametrize("kind", ["mistral", "qwen2"])
+def test_sliding_windows_and_biases_decode_as_reconstruction_does(kind, keys):
+    sizes = {"hidden_size": HIDDEN, "intermediate_size": 32, "num_hidden_layers": LAYERS, "vocab_size": VOCABULARY, "head_dim": HEAD}
+    sizes |= {"num_attention_heads": QUERY_HEADS, "num_key_value_heads": KV_HEADS, "sliding_window": 6}
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        if kind == "mistral":
+            model = transformers.MistralForCausalLM(transformers.MistralConfig(**sizes))
+        else:  # the first layer sees everything, the second a window; projections have biases
+            model = transformers.Qwen2ForCausalLM(transformers.Qwen2Config(**sizes, use_sliding_window=True, max_window_layers=1))
+        for name, bias in model.named_parameters():
+            if name.endswith("bias"):
+                bias.data.normal_()
+    model, ids = model.eval().requires_grad_(False), tiny_ids(2, 16)
+    install(model, factors(model, projections=("k", "v")))
+    expected = model(ids).logits
+    with latents_cached(model, keys):
+        cache = KeyValueCache(model)
+        parts = [cache.append(ids[:, :9], keep=0), *(cache.append(ids[:, t : t + 1]) for t in range(9, 16))]
+    torch.testing.assert_close(torch.cat(parts, 1), expected, atol=1e-4, rtol=1e-4)
 
 
 @pytest.mark.parametrize("keys", ["whole", "latent"])

@@ -13,6 +13,7 @@ from tasks.language_models.smollm2 import prepare as prepare_model
 from tasks.low_rank import quantised_evaluation, vision_language_evaluation
 from tasks.low_rank.attention import attention_blocks
 from tasks.low_rank.calibration import CalibrateParams, calibrate
+from tasks.low_rank.fine_tuning import element_weights, weighted_error
 from tasks.low_rank.layers import PerHeadLowRankLinear
 from tasks.low_rank.methods import spectra_of, truncated
 from tasks.low_rank.prepared import PrepareParams, prepare
@@ -21,6 +22,7 @@ from tasks.low_rank.quantised_evaluation import QuantisedParams
 from tasks.low_rank.train import Arm, TrainParams, train
 from tasks.low_rank.vision_language_evaluation import Asked, VisionLanguageParams, calibrated, floating_arms
 from tasks.quantisation.quantised_training import QuantisationParams
+from tasks.quantisation.rotations import block_rotation
 from tasks.vision_language.digit_grid import draw_grids, split_digits
 from tasks.vision_language.tiny_llava import TinyLlavaParams, make_tiny_llava
 from tasks.vision_language.tiny_llava import train as train_models
@@ -97,6 +99,17 @@ def test_a_module_computes_rounded_latents_times_rounded_factors(case, rotate_in
     assert isinstance(modules[key], PerHeadLowRankLinear)
 
 
+@pytest.mark.parametrize("rotate_input", [True, False])
+def test_training_minimises_the_error_under_the_fisher_information_of_what_is_rounded(case, rotate_input):
+    _, blocks, statistics, factors = case
+    _, trained = quantised_modules(factors, blocks, statistics, QuantisationParams(weight_bits=4, steps=2, rotate_input=rotate_input), 0)
+    for (layer, p), found in trained.items():
+        fisher = (statistics[layer].fisher_rotated if rotate_input else statistics[layer].fisher)[p]
+        W = blocks[layer].weight(p)
+        target = block_rotation(32) @ W if rotate_input else W
+        assert found.error == pytest.approx(float(weighted_error(element_weights(fisher), target, found.A, found.B)), rel=1e-3)
+
+
 def test_starts_of_rotations_follow_seed_layer_and_projection(case):
     _, blocks, statistics, factors = case
     how = QuantisationParams(steps=0)
@@ -120,7 +133,7 @@ def test_missing_rotated_fisher_and_shared_factors_are_refused(case):
     from dataclasses import replace
 
     blind = [replace(layer, fisher_rotated={}) for layer in statistics]
-    with pytest.raises(ValueError, match="no rotated Fisher information; calibrate with a rotation"):
+    with pytest.raises(ValueError, match="no rotated Fisher information; it is collected for keys and values"):
         quantised_modules(factors, blocks, blind, QuantisationParams(), 0)
     shared = truncated("svdllm", spectra_of("svdllm", blocks, statistics, ("k",)), blocks, 0.5, None, ("k",))
     with pytest.raises(ValueError, match="only factors per head are quantised"):

@@ -35,3 +35,9 @@ def test_unwhitening_solves_with_the_transposed_factor():
 def test_what_is_no_moment_is_refused(bad: torch.Tensor):
     with pytest.raises(ValueError, match=r"second moment|square"):
         whitening(bad)
+
+
+@pytest.mark.parametrize("ridge", [0.0, -1e-4, 2.0, float("nan")])
+def test_a_ridge_that_could_not_grow_is_refused(ridge: float):
+    with pytest.raises(ValueError, match=r"ridge must lie in \(0, 1\]"):
+        whitening(torch.eye(3), ridge)

@@ -3,9 +3,10 @@ from __future__ import annotations
 import pytest
 import torch
 
+from tasks.quantisation import quantised_training
 from tasks.quantisation.quantised_training import QuantisationParams, quantise_factors
 from tasks.quantisation.quantisers import fake_quantise
-from tasks.quantisation.rotations import block_rotation
+from tasks.quantisation.rotations import block_rotation, cayley_step
 
 H, E, R, D = 3, 24, 6, 8
 
@@ -55,6 +56,21 @@ def test_training_lowers_the_error_and_learning_the_rotation_lowers_it_further()
         found = quantise_factors(W, A, B, F, params, generator())
         ends[latent] = found.error / found.objective[0]
     assert ends["learned"] < ends["fixed"] < 1
+
+
+def test_steps_of_the_latent_rotation_are_cayleys_along_the_straight_through_gradient(monkeypatch):
+    """By hand, with P = A S^T and R = S B: dL/dS = (D Q(R)^T)^T A + Q(P)^T D B^T, where D = dL/d(Q(P) Q(R))."""
+    W, A, B, F = problem()
+    seen = []
+    monkeypatch.setattr(quantised_training, "cayley_step", lambda S, g, rate: seen.append((S.clone(), g, rate)) or cayley_step(S, g, rate))
+    params = QuantisationParams(weight_bits=4, steps=2, rate=1e-12, rotation_rate=0.5, rotate_input=False)
+    quantise_factors(W, A, B, F, params, generator())
+    (S, gradient, rate), (moved, _, _) = seen
+    left, right = fake_quantise(A @ S.mT, 4, dim=-2), fake_quantise(S @ B, 4, dim=-2)
+    D = -2 * F * (W - left @ right) / (F * W.square()).sum()
+    torch.testing.assert_close(gradient, (D @ right.mT).mT @ A + left.mT @ D @ B.mT, rtol=1e-3, atol=1e-7)
+    assert rate == 0.5
+    torch.testing.assert_close(moved, cayley_step(S, gradient, 0.5), rtol=1e-5, atol=1e-6)
 
 
 def test_the_latent_rotation_is_orthogonal_after_training_and_moved():

@@ -46,6 +46,13 @@ def test_sixteen_bits_are_the_tensor_itself():
     assert fake_quantise(x, 16) is x
 
 
+def test_half_types_are_rounded_to_the_same_levels():
+    x = rows(3, 20, 64).bfloat16()
+    levels = fake_quantise(x.float(), 8)
+    assert fake_quantise(x, 8).dtype == torch.bfloat16
+    assert torch.equal(fake_quantise(x, 8), levels.bfloat16())
+
+
 @pytest.mark.parametrize("clip", [1.0, 0.4])
 def test_gradient_is_one_inside_the_clipping_range_and_zero_outside(clip):
     x = rows(1, 4, 50).requires_grad_()

@@ -23,7 +23,11 @@ def test_seed_bench_keeps_single_images(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("text", "index"), [("B", 1), ("b.", 1), ("(D)", 3), ("Answer: C", 2), ("E", None), ("because", None), ("", None), ("A nice one", 0)]
+    ("text", "index"),
+    [
+        *(("B", 1), ("b.", 1), ("(D)", 3), ("Answer: C", 2), ("A nice one", 0), ("I think B", 1)),
+        *(("E", None), ("because", None), ("", None)),
+    ],
 )
 def test_letters_are_read_out_of_answers(text, index):
     assert letter_of(text, 4) == index
