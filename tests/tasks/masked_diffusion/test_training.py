@@ -45,7 +45,7 @@ def test_models_are_those_of_their_seeds(tmp_path, programs):
 
 
 def test_the_loss_at_the_start_is_that_of_guessing(tmp_path):
-    """An untrained model's loss per token is near log 20 = 3.0; suffixes are rounded up, which weighs N = 8 by E[ceil(8 t) / 8 t] = 1.27."""
+    """An untrained model's loss a token is near log 20 = 3.0; suffixes are rounded up, which weighs N = 8 by E[ceil(8 t) / 8 t] = 1.27."""
     for share, weight in ((0.0, 1.0), (1.0, 1.27)):
         params = PretrainParams(**{**TINY, "check": 2000}, steps=1, rate=1e-9, suffix_share=share)
         found = train_model(Work(0, TraceTask(steps=4), params, tmp_path / str(share)))
