@@ -299,8 +299,8 @@ paper = Paper(
         ),
         Deviation(
             "The small models have two layers.",
-            because="some of three layers come to read whole chains in one call, for which neither the literal rule nor two tokens per call "
-            "lose anything, while others that differ in the seed alone lose much; chosen on calibration programmes",
+            because="some of three layers come to read whole chains in one call, for which neither the literal rule nor two tokens per "
+            "call lose anything, while others that differ in the seed alone lose much; chosen on calibration programmes",
         ),
         Deviation(
             "The threshold has a floor tau_min = 2 (logits), below which a call commits L_min = 1 token; the literal rule is an arm.",
