@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
-from pydantic import Field
+from pydantic import Field, model_validator
 from torch import nn
 
 from tasks.common.formats import read_parquet, write_parquet
@@ -58,6 +58,12 @@ class Cell(Params):
     allocation: Literal["uniform", "global"] = "uniform"
     rank: int | None = Field(None, ge=1)
     sequences: int | None = Field(None, ge=1)
+
+    @model_validator(mode="after")
+    def _rank_what_was_measured(self) -> Cell:
+        if self.sequences is not None and self.allocation == "global":
+            raise ValueError(f"sequences = {self.sequences} needs allocation: uniform; importances are those of the whole text's triples")
+        return self
 
 
 class EvaluateParams(Params):

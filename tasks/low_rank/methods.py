@@ -6,7 +6,7 @@ Spectra are made once per method and cut for as many ratios as wanted.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Literal, get_args
+from typing import Final, Literal, get_args
 
 import torch
 
@@ -31,7 +31,7 @@ from tasks.low_rank.whitening import whitening
 
 Method = Literal["svd", "asvd", "svdllm", "fwsvd", "qsvd", "head_svd", "head_white"]
 PER_HEAD = ("head_svd", "head_white")
-JOINT = "qsvd"
+JOINT: Final = "qsvd"
 RANKED = ("head_white", JOINT)
 """Methods whose triples `importance_bases` ranks."""
 Allocation = Literal["uniform", "global"]

@@ -16,10 +16,10 @@ from torch import nn
 
 from tasks.low_rank.attention import AttentionBlock, Projection
 from tasks.low_rank.collector import LayerStatistics
-from tasks.low_rank.factorisations import HeadFactors
+from tasks.low_rank.factorisations import SharedFactors
 from tasks.low_rank.fine_tuning import DAMPING, element_weights
 from tasks.low_rank.layers import PerHeadLowRankLinear, put
-from tasks.low_rank.methods import ModelFactors
+from tasks.low_rank.methods import ModelFactors, whole
 from tasks.quantisation.baselines import RoundedLinear
 from tasks.quantisation.quantised_training import QuantisationParams, QuantisedFactors, quantise_factors
 from tasks.quantisation.quantisers import UNQUANTISED, fake_quantise
@@ -29,6 +29,8 @@ Modules = dict[tuple[int, Projection], nn.Module]
 
 PLAIN = QuantisationParams(rotate_input=False, latent_rotation="none", steps=0)
 """Rounding to nearest of factors, without rotation or training."""
+ROTATED = QuantisationParams(latent_rotation="fixed", steps=0)
+"""Rounding between two fixed rotations, without training."""
 
 
 class InFloat32(nn.Module):
@@ -55,8 +57,11 @@ def quantised_modules(
 ) -> tuple[Modules, dict[tuple[int, Projection], QuantisedFactors]]:
     """Modules that compute Q(Q(x S1^T) Q(S1 A S2^T)) Q(S2 B) for every factorised projection.
 
+    Factors with one latent for all heads, or all projections (QSVD), are one wide head; they are rounded, not trained, and all owners of a
+    latent rotate it alike.
+
     Args:
-        factors: per head.
+        factors: per head; with a shared latent only for `steps=0`.
         blocks: of the dense model.
         statistics: with the Fisher information of the rotated weights, where the input is rotated and factors are trained.
         params: see there.
@@ -64,14 +69,20 @@ def quantised_modules(
         damping: of the weights of the objective, as in fine-tuning.
 
     Raises:
-        ValueError: if a projection is not factorised per head, or rotated Fisher information is missing.
+        ValueError: if shared factors are to be trained, or rotated Fisher information is missing.
     """
     modules: Modules = {}
     trained: dict[tuple[int, Projection], QuantisedFactors] = {}
     for (layer, p), found in factors.items():
-        if not isinstance(found, HeadFactors):
-            raise ValueError(f"layer {layer}'s {p} has one latent for all heads; only factors per head are quantised here")
         block, known = blocks[layer], statistics[layer]
+        if isinstance(found, SharedFactors):
+            if params.steps:
+                raise ValueError(f"layer {layer}'s {p} has one latent for all heads; only factors per head are trained here, say steps=0")
+            target = whole(block.weight(p))[None]
+            generator = torch.Generator().manual_seed(1_000_003 * seed + 1009 * layer)
+            trained[layer, p] = quantise_factors(target, found.A[None], found.B[None], torch.ones_like(target), params, generator)
+            modules[layer, p] = quantised_linear(trained[layer, p], block.projection(p), params)
+            continue
         fisher = known.fisher_rotated.get(p) if params.rotate_input else known.fisher.get(p)
         if fisher is None:
             wanted = (

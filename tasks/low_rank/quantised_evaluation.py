@@ -2,7 +2,8 @@
 
 All arms quantise the same projections (those that `source` factorised) and leave the rest of the network as it is. A precision is called
 `w<weight bits>a<activation bits>`. Arms, by precision: `wsvd` rotates and trains the fine-tuned factors; `noq_rtn` rounds the same factors
-to nearest, without rotation or training; `rtn` and `hadamard` round the dense weights, without and after a rotation of the input.
+to nearest, without rotation or training; `rtn` and `hadamard` round the dense weights, without and after a rotation of the input; `qsvd`
+rounds a joint factorisation of equal parameters between two fixed rotations (its `float` is `qsvd_float`).
 """
 
 from __future__ import annotations
@@ -12,22 +13,24 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from pydantic import Field, field_validator
+from pydantic import Field
 
 from tasks.common.formats import write_parquet
 from tasks.common.node import Inputs, Log, Metrics, Params
 from tasks.common.parallel import map_parallel
 from tasks.common.statistics import paired, summarise
 from tasks.language_models.pretrained import load_model
+from tasks.low_rank.attention import PROJECTIONS
 from tasks.low_rank.calibration import statistics_file
 from tasks.low_rank.checkpoints import load_factors
 from tasks.low_rank.measurement import Quality, Reference
+from tasks.low_rank.methods import JOINT, spectra_of, truncated
 from tasks.low_rank.outliers import Rounded, inputs_of, outlier_figure, outliers, training_figure
 from tasks.low_rank.prepared import sequences
-from tasks.low_rank.quantised import PLAIN, in_place, quantised_modules, rounded_modules
+from tasks.low_rank.quantised import PLAIN, ROTATED, in_place, quantised_modules, rounded_modules
 from tasks.low_rank.statistics import check_layers, load_statistics
 from tasks.low_rank.train import factors_file
-from tasks.quantisation.quantised_training import QuantisationParams
+from tasks.quantisation.quantised_training import Precision, QuantisationParams
 
 DENSE = ("rtn", "hadamard")
 SHOWN = 4
@@ -41,7 +44,8 @@ class QuantisedParams(Params):
         seeds: as many as were trained, or fewer.
         source: arm of `train` whose selected factors are quantised.
         precisions: (weight bits, activation bits) of the factored arms.
-        dense_precisions: the same for `rtn` and `hadamard`.
+        dense_precisions: the same for `rtn`, `hadamard` and `qsvd`.
+        kept: share of the parameters that `qsvd` keeps, as `source` does.
         training: of `wsvd`; its bits are those of each precision.
         dtype: in which the model is run; what is quantised computes in float32.
         device: torch device.
@@ -50,19 +54,13 @@ class QuantisedParams(Params):
 
     seeds: int = Field(4, ge=1)
     source: str = "wsvd_kv"
-    precisions: tuple[tuple[int, int], ...] = Field(((8, 8), (4, 8)), min_length=1)
-    dense_precisions: tuple[tuple[int, int], ...] = ((8, 8),)
+    precisions: tuple[Precision, ...] = Field(((8, 8), (4, 8)), min_length=1)
+    dense_precisions: tuple[Precision, ...] = ((8, 8),)
+    kept: float = Field(0.5, gt=0)
     training: QuantisationParams = QuantisationParams()
     dtype: str = "bfloat16"
     device: str = "cpu"
     workers: int | None = Field(None, ge=1)
-
-    @field_validator("precisions", "dense_precisions")
-    @classmethod
-    def _supported(cls, precisions: tuple[tuple[int, int], ...]) -> tuple[tuple[int, int], ...]:
-        for weight_bits, activation_bits in precisions:
-            QuantisationParams(weight_bits=weight_bits, activation_bits=activation_bits)
-        return precisions
 
 
 def precision_name(bits: Sequence[int]) -> str:
@@ -151,9 +149,14 @@ def _measured(work: _Work) -> _Found:
                 if not found.outliers:
                     found.outliers.update(outliers(seen, factors[shown], trained[shown].latent_rotation))
                 found.curve.extend({"seed": work.seed, "precision": name, "step": s, "objective": float(v)} for s, v in enumerate(mean))
-    projections = sorted({p for _, p in factors})
+    projections = tuple(p for p in PROJECTIONS if (shown[0], p) in factors)
+    joint = truncated(JOINT, spectra_of(JOINT, blocks, statistics, projections), blocks, params.kept, None, projections)
+    found.quality["qsvd_float"] = reference.quality_with(model, joint)
     for bits in params.dense_precisions:
         for arm in DENSE:
             with in_place(blocks, rounded_modules(blocks, projections, *bits, hadamard=arm == "hadamard")):
                 found.quality[f"{arm}_{precision_name(bits)}"] = reference.quality(model)
+        how = ROTATED.model_copy(update={"weight_bits": bits[0], "activation_bits": bits[1]})
+        with in_place(blocks, quantised_modules(joint, blocks, statistics, how, work.seed)[0]):
+            found.quality[f"qsvd_{precision_name(bits)}"] = reference.quality(model)
     return found

@@ -32,7 +32,7 @@ from tasks.low_rank.quantised import PLAIN, Modules, in_place, quantised_modules
 from tasks.low_rank.quantised_evaluation import precision_name
 from tasks.low_rank.selection import Tuned, tune_model
 from tasks.low_rank.statistics import calibrate
-from tasks.quantisation.quantised_training import QuantisationParams
+from tasks.quantisation.quantised_training import Precision, QuantisationParams
 from tasks.quantisation.rotations import block_rotation
 from tasks.vision_language.digit_grid import Digits, Grids, Kind, draw_grids, split_digits
 from tasks.vision_language.scoring import answer_logits, hits_of
@@ -83,8 +83,8 @@ class VisionLanguageParams(Params):
     steps: int = Field(100, ge=1)
     rate: float = Field(1e-3, gt=0)
     keep_every: int = Field(25, ge=1)
-    precisions: tuple[tuple[int, int], ...] = Field(((8, 8), (2, 8)), min_length=1)
-    ablated: tuple[int, int] = (2, 8)
+    precisions: tuple[Precision, ...] = Field(((8, 8), (2, 8)), min_length=1)
+    ablated: Precision = (2, 8)
     training: QuantisationParams = QuantisationParams()
     workers: int | None = Field(None, ge=1)
 

@@ -8,10 +8,10 @@ A head's weight W (E, H), used as x @ W, is to be computed as Q(x S1^T) Q(S1 A S
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import numpy as np
-from pydantic import Field, field_validator
+from pydantic import AfterValidator, Field, field_validator
 
 from tasks.common.node import Params
 from tasks.quantisation.quantisers import UNQUANTISED, fake_quantise, largest_code
@@ -53,6 +53,15 @@ class QuantisationParams(Params):
         if bits != UNQUANTISED:
             largest_code(bits)
         return bits
+
+
+def _precision(bits: tuple[int, int]) -> tuple[int, int]:
+    QuantisationParams(weight_bits=bits[0], activation_bits=bits[1])
+    return bits
+
+
+Precision = Annotated[tuple[int, int], AfterValidator(_precision)]
+"""A field of parameters: (weight bits, activation bits) that can be computed."""
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from tasks.low_rank.fine_tuning import element_weights, weighted_error
 from tasks.low_rank.layers import PerHeadLowRankLinear
 from tasks.low_rank.methods import spectra_of, truncated
 from tasks.low_rank.prepared import PrepareParams, prepare
-from tasks.low_rank.quantised import PLAIN, in_place, quantised_modules, rounded_modules
+from tasks.low_rank.quantised import PLAIN, ROTATED, in_place, quantised_modules, rounded_modules
 from tasks.low_rank.quantised_evaluation import QuantisedParams
 from tasks.low_rank.train import Arm, TrainParams, train
 from tasks.low_rank.vision_language_evaluation import Asked, VisionLanguageParams, calibrated, floating_arms
@@ -128,6 +128,23 @@ def test_plain_rounding_neither_rotates_nor_trains(case):
     assert len(found.objective) == 1
 
 
+def test_a_joint_latent_is_rotated_alike_for_its_owners_and_rounded(case):
+    _, blocks, statistics, _ = case
+    joint = truncated("qsvd", spectra_of("qsvd", blocks, statistics, ("k", "v")), blocks, 0.5, None, ("k", "v"))
+    exact = ROTATED.model_copy(update={"weight_bits": 16, "activation_bits": 16})
+    modules, trained = quantised_modules(joint, blocks, statistics, exact, 0)
+    assert torch.equal(trained[0, "k"].latent_rotation, trained[0, "v"].latent_rotation)
+    assert not torch.equal(trained[0, "k"].latent_rotation, trained[1, "k"].latent_rotation)
+    x = activations()
+    for key, found in joint.items():
+        torch.testing.assert_close(projected(modules, key, x), x @ found.weight().T, atol=1e-4, rtol=1e-4)
+        assert torch.equal(modules[key].A[0], modules[key[0], "k"].A[0])  # one latent is cached
+    eight, _ = quantised_modules(joint, blocks, statistics, ROTATED, 0)
+    for key in joint:
+        off = (projected(eight, key, x) - projected(modules, key, x)).abs().max() / projected(modules, key, x).abs().max()
+        assert 0 < off < 0.05
+
+
 def test_missing_rotated_fisher_and_shared_factors_are_refused(case):
     _, blocks, statistics, factors = case
     from dataclasses import replace
@@ -136,7 +153,7 @@ def test_missing_rotated_fisher_and_shared_factors_are_refused(case):
     with pytest.raises(ValueError, match="no rotated Fisher information; it is collected for keys and values"):
         quantised_modules(factors, blocks, blind, QuantisationParams(), 0)
     shared = truncated("svdllm", spectra_of("svdllm", blocks, statistics, ("k",)), blocks, 0.5, None, ("k",))
-    with pytest.raises(ValueError, match="only factors per head are quantised"):
+    with pytest.raises(ValueError, match="only factors per head are trained here, say steps=0"):
         quantised_modules(shared, blocks, statistics, QuantisationParams(), 0)
 
 
@@ -215,6 +232,8 @@ def test_the_language_model_stage_reports_every_arm_and_repeats(folders, tmp_pat
 def test_unsupported_precisions_are_refused():
     with pytest.raises(ValueError, match="got 12"):
         QuantisedParams(precisions=((12, 8),))
+    with pytest.raises(ValueError, match="12"):
+        VisionLanguageParams(precisions=((8, 8), (8, 12)))
 
 
 def test_rounding_stays_in_float32_inside_a_bfloat16_model(case):

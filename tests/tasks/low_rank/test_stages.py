@@ -88,6 +88,8 @@ def test_texts_differ_between_seeds_and_sides_and_repeat(folders, tmp_path):
 
 
 def test_seeds_that_were_not_prepared_are_named(folders):
+    with pytest.raises(ValueError, match="sequences = 4 needs allocation: uniform"):
+        Cell(method="head_white", allocation="global", sequences=4)
     with pytest.raises(KeyError, match="seed 7"):
         sequences(folders["prepare"], 7, "calibration")
 
