@@ -85,8 +85,8 @@ def per_head_is_faster(length: str) -> object:
 
 
 QUANTISED = [
-    "{float,qsvd_float,qsvd_w8a8,wsvd_w8a8,noq_rtn_w8a8,wsvd_w4a8,noq_rtn_w4a8,rtn_w8a8,hadamard_w8a8}.{kl_nats,nats}.smollm2",
-    *(f"wsvd_{b}.kl_nats.smollm2-{a}.kl_nats.smollm2" for b in ("w8a8", "w4a8") for a in (f"noq_rtn_{b}", "float")),
+    "{float,qsvd_float,qsvd_w8a8,wsvd_w8a8,noq_rtn_w8a8,rtn_w8a8,hadamard_w8a8}.{kl_nats,nats}.smollm2",
+    *(f"wsvd_w8a8.kl_nats.smollm2-{a}.kl_nats.smollm2" for a in ("noq_rtn_w8a8", "float", "qsvd_w8a8")),
     "hadamard_w8a8.kl_nats.smollm2-rtn_w8a8.kl_nats.smollm2",
     "{input,latent}_{plain,rotated}.peak_over_rms.smollm2",
 ]
@@ -95,7 +95,7 @@ QUANTISED = [
 FLOATING = ("svdllm", "head_white", "unweighted", "wsvd_noq")
 ROUNDED = ("wsvd", "noq_rtn", "rtn", "hadamard")
 WITHOUT = ("no_s1", "no_s2", "fixed_s2", "no_qat")
-PRECISIONS = ("w8a8", "w2a8")
+PRECISIONS = ("w8a8", "w4a8", "w2a8")
 ANSWERING = ("dense", *FLOATING, *(f"{arm}_{b}" for arm in ROUNDED for b in PRECISIONS), *(f"{part}_w2a8" for part in WITHOUT))
 ANSWER_PAIRS = (
     *(("wsvd_noq", other) for other in ("head_white", "unweighted", "dense")),

@@ -6,7 +6,8 @@ is fitted to.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
@@ -30,7 +31,9 @@ if TYPE_CHECKING:
 
 CONFIGS, HASHES = "tuned.json", "hash_attention.safetensors"
 SHARES = (0.25, 0.5, 0.75)
-T = TypeVar("T", int, float)
+S = TypeVar("S")
+T = TypeVar("T")
+Value = TypeVar("Value", int, float)
 
 
 class CalibrateParams(ModelParams):
@@ -97,8 +100,8 @@ def calibrate(params: CalibrateParams, inputs: Inputs, out: Path, log: Log) -> M
     configs = list(params.grid.configs())
     tables: list[pd.DataFrame] = []
     chosen: dict[str, dict[str, Tried]] = {}
-    for name, ranked in (("oracle", None), ("hash", net)):
-        tried = try_all(searched, configs, ranked, params.seed)
+    searches = _side_by_side(lambda ranked: try_all(searched, configs, ranked, params.seed), (None, net))
+    for name, tried in log.progress(zip(("oracle", "hash"), searches, strict=True), total=2, desc="search"):
         chosen[name] = tune(tried, params.targets)
         tables.append(_table(name, tried))
         for target, best in chosen[name].items():
@@ -126,6 +129,22 @@ def calibrate(params: CalibrateParams, inputs: Inputs, out: Path, log: Log) -> M
     return metrics
 
 
+def _side_by_side(work: Callable[[S], T], items: Sequence[S]) -> Iterator[T]:
+    """`work` of every item in threads, each of which computes alone: the search's many small products gain nothing from being divided."""
+    import torch
+
+    def alone(item: S) -> T:
+        torch.set_num_threads(1)
+        return work(item)
+
+    before = torch.get_num_threads()
+    try:
+        with ThreadPoolExecutor(min(len(items), before)) as pool:
+            yield from pool.map(alone, items)
+    finally:
+        torch.set_num_threads(before)
+
+
 def _recall(prompts: Sequence[Sequence[Case]], predictor: Predictor, count: int = 64) -> float:
     """Mean recall of the heaviest keys; `count` is lowered where rows have fewer keys."""
     found = []
@@ -145,9 +164,9 @@ def _error(prompts: Sequence[Sequence[Case]], density: float, ends: int, share: 
     return sum(measure(cases, method, seed + p).summary()["err_mean"] for p, cases in enumerate(prompts))
 
 
-def _nearest(targets: dict[str, float], values: Sequence[T], density_of: Callable[[T], float]) -> dict[str, T]:
+def _nearest(targets: dict[str, float], values: Sequence[Value], density_of: Callable[[Value], float]) -> dict[str, Value]:
     """For each target the value whose density is nearest to it."""
-    densities = [density_of(value) for value in values]
+    densities = list(_side_by_side(density_of, values))
     return {name: min(zip(values, densities, strict=True), key=lambda pair: abs(pair[1] - target))[0] for name, target in targets.items()}
 
 

@@ -85,7 +85,14 @@ class Errors:
         }
 
 
-def measure(cases: Sequence[Case], method: Method, seed: int, predictor: Predictor | None = None, step: int = 0) -> Errors:
+def measure(
+    cases: Sequence[Case],
+    method: Method,
+    seed: int,
+    predictor: Predictor | None = None,
+    step: int = 0,
+    scores: Sequence[Tensor] | None = None,
+) -> Errors:
     """Errors of a method on all layers of a prompt.
 
     Args:
@@ -94,11 +101,13 @@ def measure(cases: Sequence[Case], method: Method, seed: int, predictor: Predict
         seed: of the samples; layers draw from streams of their own.
         predictor: what ranks keys; the oracle without one.
         step: another number gives other samples.
+        scores: the predictor's, case by case, where they are known already.
     """
     found = []
-    for case in cases:
+    for number, case in enumerate(cases):
         generator = generator_for(seed, case.recorded.layer, step, case.logits.device)
-        weights = method(case.logits, case.valid, case.scores(predictor), generator, values=case.values)
+        ranked = case.scores(predictor) if scores is None else scores[number]
+        weights = method(case.logits, case.valid, ranked, generator, values=case.values)
         found.append(row_errors(case.exact, weights, case.values))
     return Errors(*(torch.cat([getattr(e, name) for e in found]) for name in ("density", "err", "derr")))
 

@@ -60,8 +60,10 @@ def try_all(
 ) -> list[Tried]:
     """Mean density and error of each configuration; prompt p draws with seed + p."""
     tried = []
+    scores = [[case.scores(predictor) for case in cases] for cases in prompts]
     for config in configs:
-        found = [measure(cases, Vattention(config), seed + p, predictor).summary() for p, cases in enumerate(prompts)]
+        method = Vattention(config)
+        found = [measure(cases, method, seed + p, scores=scores[p]).summary() for p, cases in enumerate(prompts)]
         tried.append(Tried(config, sum(f["density"] for f in found) / len(found), sum(f["err_mean"] for f in found) / len(found)))
     return tried
 

@@ -224,7 +224,7 @@ def arm_name(name: str, cell: Cell, kept: float) -> str:
 def moments_of(model: nn.Module, ids: torch.Tensor) -> list[LayerStatistics]:
     """Moments of the projections' inputs over sequences (n, T)."""
     with MomentCollector(model) as moments, torch.no_grad():
-        model(input_ids=ids, use_cache=False, logits_to_keep=1)
+        model.base_model(input_ids=ids, use_cache=False)  # type: ignore[operator]
     return moments.statistics()
 
 

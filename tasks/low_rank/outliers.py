@@ -56,7 +56,7 @@ def inputs_of(model: nn.Module, ids: torch.Tensor, layer: int) -> torch.Tensor:
     hook = module.register_forward_pre_hook(lambda _, given: seen.append(given[0].detach().float().flatten(0, 1).cpu()))
     try:
         with torch.inference_mode():
-            model(input_ids=ids, use_cache=False, logits_to_keep=1)
+            model.base_model(input_ids=ids, use_cache=False)  # type: ignore[operator]
     finally:
         hook.remove()
     return seen[0].clone()

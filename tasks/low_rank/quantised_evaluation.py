@@ -54,7 +54,7 @@ class QuantisedParams(Params):
 
     seeds: int = Field(4, ge=1)
     source: str = "wsvd_kv"
-    precisions: tuple[Precision, ...] = Field(((8, 8), (4, 8)), min_length=1)
+    precisions: tuple[Precision, ...] = Field(((8, 8),), min_length=1)
     dense_precisions: tuple[Precision, ...] = ((8, 8),)
     kept: float = Field(0.5, gt=0)
     training: QuantisationParams = QuantisationParams()
@@ -77,7 +77,7 @@ def evaluate(params: QuantisedParams, inputs: Inputs, out: Path, log: Log) -> Me
 
     `<input|latent>_<plain|rotated>.peak_over_rms.smollm2` is the largest magnitude of a token's inputs or latents in the middle layer,
     over its root mean square (before any rounding; the first precision's rotations). Also `float.kl_nats.smollm2` (the factors as they
-    are, in floating point) and, for each precision, the paired differences of `wsvd` to `noq_rtn` and to `float`, and of `hadamard` to
+    are, in floating point) and, for each precision, the paired differences of `wsvd` to `noq_rtn`, `qsvd` and `float`, and of `hadamard` to
     `rtn`.
     """
     import pandas as pd
@@ -104,9 +104,9 @@ def evaluate(params: QuantisedParams, inputs: Inputs, out: Path, log: Log) -> Me
 
 
 def _pairs(arms: Sequence[str]) -> list[tuple[str, str]]:
-    wanted = [("wsvd", "noq_rtn"), ("hadamard", "rtn")]
+    wanted = [("wsvd", "noq_rtn"), ("wsvd", "qsvd"), ("hadamard", "rtn")]
     found = [(arm, f"{b}_{arm.split('_')[-1]}") for arm in arms for a, b in wanted if arm.rsplit("_", 1)[0] == a]
-    return found + [(arm, "float") for arm in arms if arm.startswith("wsvd_")]
+    return [pair for pair in found if pair[1] in arms] + [(arm, "float") for arm in arms if arm.startswith("wsvd_")]
 
 
 @dataclass(frozen=True)

@@ -55,7 +55,7 @@ def calibrate(
     with MomentCollector(model) as moments, torch.no_grad():
         for batch in watch(batches):
             moments.mask = mask_of(batch)
-            model(**inputs_of(batch), use_cache=False, logits_to_keep=1)
+            getattr(model, "base_model", model)(**inputs_of(batch), use_cache=False)  # no words are scored
     statistics = moments.statistics()
     bases = make_bases(moments.blocks, statistics) if make_bases else None
     with GradientCollector(model, bases, rotation, magnitudes=magnitudes) as gradients, gradients_from_embeddings(model):

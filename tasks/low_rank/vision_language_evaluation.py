@@ -83,7 +83,7 @@ class VisionLanguageParams(Params):
     steps: int = Field(100, ge=1)
     rate: float = Field(1e-3, gt=0)
     keep_every: int = Field(25, ge=1)
-    precisions: tuple[Precision, ...] = Field(((8, 8), (2, 8)), min_length=1)
+    precisions: tuple[Precision, ...] = Field(((8, 8), (4, 8), (2, 8)), min_length=1)
     ablated: Precision = (2, 8)
     training: QuantisationParams = QuantisationParams()
     workers: int | None = Field(None, ge=1)

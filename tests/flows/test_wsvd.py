@@ -9,6 +9,7 @@ from typing import get_type_hints
 
 import pytest
 import yaml
+from kept_log import KeptLog
 
 from flows import shared
 from flows.engine.checks import Evidence
@@ -16,7 +17,7 @@ from flows.engine.declare import PROFILES, Stage
 from flows.engine.plan import params_path
 from flows.engine.project import section
 from flows.engine.stage import load_node
-from tasks.common.node import Inputs, NullLog
+from tasks.common.node import Inputs
 from tests.flows.wsvd_files import PAGE, PARAMS, ROOT, paper
 
 SETTINGS = yaml.safe_load(PARAMS.read_text())["wsvd"]
@@ -32,18 +33,9 @@ def given(profile: str, stage: Stage):
     return node, get_type_hints(node)["params"](**section(ROOT, params_path("wsvd", profile, stage.name)))
 
 
-class Figures(NullLog):
-    def __init__(self) -> None:
-        self.names: list[str] = []
-
-    def figure(self, name, figure):
-        self.names.append(name)
-        super().figure(name, figure)
-
-
 @pytest.fixture(scope="module")
 def smoke(tmp_path_factory):
-    root, log = tmp_path_factory.mktemp("smoke"), Figures()
+    root, log = tmp_path_factory.mktemp("smoke"), KeptLog()
     patch = pytest.MonkeyPatch()
     patch.setenv("PAPERS_THREADS", "1")  # results do not depend on it, and processes take seconds to start
     for stage in paper.stages:
@@ -56,7 +48,7 @@ def smoke(tmp_path_factory):
         node, params = given("smoke", stage)
         reported[stage.name] = node(params, Inputs({need: root / need for need in stage.needs}), root / stage.name, log)
     patch.undo()
-    return reported, log.names
+    return reported, list(log.figures)
 
 
 @pytest.mark.parametrize("profile", PROFILES)

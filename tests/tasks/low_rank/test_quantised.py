@@ -1,53 +1,26 @@
-"""Quantised projections in a tiny model, and the two stages that measure them."""
+"""Quantised projections in a tiny model."""
 
 from __future__ import annotations
 
 import numpy as np
-import pandas as pd
 import pytest
 import torch
 
-from tasks.common.node import Inputs, NullLog
-from tasks.language_models.smollm2 import SmolLM2Params
-from tasks.language_models.smollm2 import prepare as prepare_model
-from tasks.low_rank import quantised_evaluation, vision_language_evaluation
 from tasks.low_rank.attention import attention_blocks
-from tasks.low_rank.calibration import CalibrateParams, calibrate
 from tasks.low_rank.fine_tuning import element_weights, weighted_error
 from tasks.low_rank.layers import PerHeadLowRankLinear
 from tasks.low_rank.methods import spectra_of, truncated
-from tasks.low_rank.prepared import PrepareParams, prepare
 from tasks.low_rank.quantised import PLAIN, ROTATED, in_place, quantised_modules, rounded_modules
-from tasks.low_rank.quantised_evaluation import QuantisedParams
-from tasks.low_rank.train import Arm, TrainParams, train
-from tasks.low_rank.vision_language_evaluation import Asked, VisionLanguageParams, calibrated, floating_arms
+from tasks.low_rank.vision_language_evaluation import Asked, VisionLanguageParams, calibrated
 from tasks.quantisation.quantised_training import QuantisationParams
 from tasks.quantisation.rotations import block_rotation
 from tasks.vision_language.digit_grid import draw_grids, split_digits
 from tasks.vision_language.tiny_llava import TinyLlavaParams, make_tiny_llava
-from tasks.vision_language.tiny_llava import train as train_models
 
-TINY = TinyLlavaParams(steps=3, batch=4, turns=2, hidden=32, heads=2, layers=2, vision_hidden=16, seeds=2, test_images=10)
+TINY = TinyLlavaParams(steps=3, batch=4, turns=2, hidden=32, heads=2, layers=2, vision_hidden=16, seeds=2, test_images=10, workers=1)
 SHORT = VisionLanguageParams(
     seeds=2, calibration=16, held_out=6, turns=2, questions=12, test_turns=2, steps=2, keep_every=1, training=QuantisationParams(steps=2)
 )
-
-
-@pytest.fixture(scope="module", autouse=True)
-def one_process():
-    """Stages stay in this process, which has torch and transformers loaded."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PAPERS_THREADS", "1")
-        yield
-
-
-class Figures(NullLog):
-    def __init__(self) -> None:
-        self.names: list[str] = []
-
-    def figure(self, name, figure):
-        self.names.append(name)
-        super().figure(name, figure)
 
 
 @pytest.fixture(scope="module")
@@ -67,12 +40,6 @@ def projected(modules, key, x):
 
 def activations(seed: int = 0) -> torch.Tensor:
     return torch.randn(3, 7, 32, generator=torch.Generator().manual_seed(seed))
-
-
-def test_the_text_models_blocks_are_found_and_the_towers_are_not(case):
-    _, blocks, _, _ = case
-    assert len(blocks) == 2
-    assert all("language_model" in block.name for block in blocks)
 
 
 def test_sixteen_bits_are_the_factors_themselves(case):
@@ -166,74 +133,6 @@ def test_modules_stand_in_the_model_inside_the_block_only(case):
     assert asked.answers(model).kl_nats < 1e-9
     with in_place(blocks, rounded_modules(blocks, ("k", "v"), 16, 16, hadamard=True)):
         assert asked.answers(model).kl_nats < 1e-6
-
-
-def test_unweighted_and_weighted_fine_tuning_differ(case):
-    model, blocks, statistics, _ = case
-    found = floating_arms(model, blocks, statistics, split_digits(0)[0], SHORT, 0)
-    assert set(found) == {"svdllm", "head_white", "wsvd_noq", "unweighted"}
-    assert not torch.equal(found["unweighted"][0, "k"].A, found["head_white"][0, "k"].A)
-
-
-@pytest.fixture(scope="module")
-def models(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("models")
-    train_models(TINY, Inputs(), folder, NullLog())
-    return Inputs({"warmstart-vlm": folder})
-
-
-def test_the_vision_language_stage_reports_every_arm_and_repeats(models, tmp_path):
-    log = Figures()
-    metrics = vision_language_evaluation.evaluate(SHORT, models, tmp_path, log)
-    assert log.names == ["vlm_accuracy"]
-    arms = ["dense", "svdllm", "head_white", "unweighted", "wsvd_noq"]
-    arms += [f"{arm}_{p}" for p in ("w8a8", "w2a8") for arm in ("wsvd", "noq_rtn", "rtn", "hadamard")]
-    arms += [f"{part}_w2a8" for part in ("no_s1", "no_s2", "fixed_s2", "no_qat")]
-    for arm in arms:
-        for what in ("accuracy", "kl_nats"):
-            assert metrics[f"{arm}.{what}.digit_grid.n"] == 2
-    assert "no_s1_w8a8.accuracy.digit_grid" not in metrics
-    assert metrics["dense.kl_nats.digit_grid"] < 1e-9
-    pair = "wsvd_w8a8.accuracy.digit_grid-wsvd_noq.accuracy.digit_grid"
-    assert metrics[pair] == pytest.approx(metrics["wsvd_w8a8.accuracy.digit_grid"] - metrics["wsvd_noq.accuracy.digit_grid"])
-    assert "wsvd_w2a8.kl_nats.digit_grid-no_s1_w2a8.kl_nats.digit_grid" in metrics
-    assert vision_language_evaluation.evaluate(SHORT, models, tmp_path, NullLog()) == metrics
-
-
-@pytest.fixture(scope="module")
-def folders(tmp_path_factory):
-    root = tmp_path_factory.mktemp("quantised")
-    made = {name: root / name for name in ("warmstart", "prepare", "train-calibrate", "train")}
-    for folder in made.values():
-        folder.mkdir()
-    prepare_model(SmolLM2Params(source="random"), Inputs(), made["warmstart"], NullLog())
-    prepare(PrepareParams(seeds=2, calibration=4, held_out=2, evaluation=3, tokens=24), Inputs(made), made["prepare"], NullLog())
-    calibrate(CalibrateParams(seeds=2, batch=2), Inputs(made), made["train-calibrate"], NullLog())
-    train(TrainParams(seeds=2, arms={"wsvd_kv": Arm(steps=2, keep_every=1)}), Inputs(made), made["train"], NullLog())
-    return Inputs(made)
-
-
-def test_the_language_model_stage_reports_every_arm_and_repeats(folders, tmp_path):
-    params = QuantisedParams(seeds=2, precisions=((8, 8), (3, 8)), training=QuantisationParams(steps=2))
-    metrics = quantised_evaluation.evaluate(params, folders, tmp_path, NullLog())
-    for arm in ("float", "wsvd_w8a8", "noq_rtn_w8a8", "wsvd_w3a8", "noq_rtn_w3a8", "rtn_w8a8", "hadamard_w8a8"):
-        assert metrics[f"{arm}.kl_nats.smollm2.n"] == 2
-        assert f"{arm}.nats.smollm2" in metrics
-    for a, b in (("wsvd_w8a8", "noq_rtn_w8a8"), ("wsvd_w3a8", "float"), ("hadamard_w8a8", "rtn_w8a8")):
-        difference = metrics[f"{a}.kl_nats.smollm2-{b}.kl_nats.smollm2"]
-        assert difference == pytest.approx(metrics[f"{a}.kl_nats.smollm2"] - metrics[f"{b}.kl_nats.smollm2"], abs=1e-9)
-    assert metrics["noq_rtn_w3a8.kl_nats.smollm2"] > metrics["noq_rtn_w8a8.kl_nats.smollm2"]
-    curve = pd.read_parquet(tmp_path / "objective.parquet")
-    assert set(curve.columns) == {"seed", "precision", "step", "objective"}
-    assert len(curve) == 2 * 2 * 3
-    assert quantised_evaluation.evaluate(params, folders, tmp_path, NullLog()) == metrics
-
-
-def test_unsupported_precisions_are_refused():
-    with pytest.raises(ValueError, match="got 12"):
-        QuantisedParams(precisions=((12, 8),))
-    with pytest.raises(ValueError, match="12"):
-        VisionLanguageParams(precisions=((8, 8), (8, 12)))
 
 
 def test_rounding_stays_in_float32_inside_a_bfloat16_model(case):

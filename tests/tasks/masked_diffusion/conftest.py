@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from kept_log import KeptLog
 from threadpoolctl import threadpool_limits
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -25,5 +26,5 @@ def _one_thread():
 def smoke(tmp_path_factory):
     import diffusion_stages
 
-    root, log = tmp_path_factory.mktemp("smoke"), diffusion_stages.KeepingLog()
+    root, log = tmp_path_factory.mktemp("smoke"), KeptLog()
     return root, diffusion_stages.run(root, log=log), log

@@ -17,25 +17,6 @@ SECTIONS: dict[str, Any] = yaml.safe_load((ROOT / "params.yaml").read_text())["l
 PAPER = paper
 
 
-class KeepingLog(NullLog):
-    """Keeps names of figures, history and timings."""
-
-    def __init__(self) -> None:
-        self.figures: dict[str, int] = {}
-        self.steps: list[dict[str, float]] = []
-        self.timings: dict[str, float] = {}
-
-    def figure(self, name: str, figure: Any) -> None:
-        self.figures[name] = len(figure.axes)
-        super().figure(name, figure)
-
-    def history(self, step: int, **values: float) -> None:
-        self.steps.append({"step": step, **values})
-
-    def timing(self, **values: float) -> None:
-        self.timings |= values
-
-
 STAGES: dict[str, tuple[Any, Any, tuple[str, ...]]] = {
     "prepare": (register_trace.prepare, register_trace.ProgramParams, ()),
     "warmstart": (training.pretrain, training.PretrainParams, ("prepare",)),

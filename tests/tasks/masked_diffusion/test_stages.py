@@ -37,8 +37,8 @@ def test_every_claim_and_control_is_judged(smoke):
 def test_figures_and_times_are_reported(smoke):
     log = smoke[2]
     assert set(log.figures) == set(PAPER.figures)
-    assert log.figures["ablations"] == 4
-    assert log.figures["commit_map"] == 5  # four arms and the colour bar
+    assert log.figures["ablations"].axes == 4
+    assert log.figures["commit_map"].axes == 5  # four arms and the colour bar
     assert "train_cpu_s_per_model" in log.timings
     assert any("loss_0" in step for step in log.steps)
     assert {"lsp", "threshold"} <= set(LABELS)
