@@ -37,7 +37,8 @@ def test_results_hold_no_undeclared_metric_and_every_one_that_a_claim_reads(slug
     stored = json.loads((factory.ROOT / f"report/results/{slug}.json").read_text())
     names = {name for metrics in stored["stages"].values() for name in metrics}
     base = {n for n in names if not n.endswith((".lo", ".hi", ".se", ".n"))}
-    assert base <= {n for stage in paper.stages for n in stage.metric_names("cpu")}
+    shared = registry.shared_stages()
+    assert base <= {n for stage in paper.stages for n in shared.get(stage.shared, stage).metric_names("cpu")}
     evidence = Evidence({name: value for metrics in stored["stages"].values() for name, value in metrics.items()})
     for claim in paper.claims:
         for check in (claim.check, *([claim.control.against(claim.check)] if claim.control else [])):
