@@ -7,6 +7,7 @@ latents.
 from __future__ import annotations
 
 import math
+from typing import Any
 
 from flows.engine.checks import all_of, at_least, at_most, better_than, first_measured
 from flows.engine.declare import Claim, Control, Deviation, Paper, Profile, Stage, braces
@@ -355,3 +356,9 @@ paper = Paper(
         ),
     ],
 )
+
+
+def __getattr__(name: str) -> Any:
+    if name == "flow":
+        return paper.flow()
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

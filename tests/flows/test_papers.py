@@ -1,10 +1,12 @@
 """What every paper of the collection owes its readers. `papers new` starts a paper that fails all of these."""
 
 import ast
+import importlib
 from collections.abc import Iterator
 from pathlib import Path
 
 import yaml
+from prefect import Flow
 
 from flows.engine import apply, registry
 from flows.engine.declare import PROFILES, Paper
@@ -33,6 +35,11 @@ def test_every_paper_has_a_negative_control():
             if not any(c.control for c in p.claims)
         ]
     )
+
+
+def test_every_paper_has_a_flow_that_deployments_can_load():
+    missing = [p.slug for p in papers() if not isinstance(getattr(importlib.import_module(f"flows.{p.slug}"), "flow", None), Flow)]
+    none([f"flows/{slug}.py: no `flow`; end the file with the __getattr__ that `papers new` writes" for slug in missing])
 
 
 def test_every_stage_has_a_budget_of_its_own():
