@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from flows.engine.checks import all_of, at_least, at_most, better_than, first_measured
+from flows.engine.checks import Check, all_of, at_least, at_most, better_than, first_measured
 from flows.engine.declare import Claim, Control, Deviation, Paper, Profile, Stage, braces
 
 CLOSED = (
@@ -80,7 +80,7 @@ def real_model(stage: str, name: str) -> list[Stage]:
     ]
 
 
-def per_head_is_faster(length: str) -> object:
+def per_head_is_faster(length: str) -> Check:
     """At half of the cache, decoding from latents per head beats dense decoding by half, and re-reading a shared latent loses to it."""
     return at_least(f"per_head_32.speedup.{length}", 1.5) & at_most(f"shared_reread.speedup.{length}", 1.0)
 
@@ -272,7 +272,7 @@ paper = Paper(
             "One latent per head at half of the cache decodes at least 1.5 times as fast as dense attention by the same kernel; one latent "
             "for all heads, read by each of them, is slower than dense.",
             paper_says="one layer, batch 16, 8,192 tokens: 1.8 to 2.6 times as fast as flash decoding on RTX 4090 and 5090",
-            check=first_measured(*(all_of(*(per_head_is_faster(n) for n in LENGTHS[p])) for p in ("cpu", "smoke"))),  # type: ignore[arg-type]
+            check=first_measured(*(all_of(*(per_head_is_faster(n) for n in LENGTHS[p])) for p in ("cpu", "smoke"))),
             scale="reduced",
             why_scale="decoding without rotary positions on one CPU thread, where attention is bound by memory as on a GPU",
             control=Control("one latent for all heads, read by each", swap={"per_head_32": "shared_reread"}),
@@ -325,6 +325,10 @@ paper = Paper(
         Deviation(
             "The Fisher information is that of single samples; the published code squares the gradient of an accumulated batch.",
             because="the square of a mean is not the mean of squares; the paper's formula is the latter",
+        ),
+        Deviation(
+            "In the cpu profile the network is calibrated and compared in bfloat16; sums, descents and rounded parts are float32.",
+            because="it is quicker; for one draw of text the held-out divergence of tuned factors changed by less than one per cent",
         ),
         Deviation(
             "Adam runs at 1e-3 here, 1e-4 in the gpu profile.",
